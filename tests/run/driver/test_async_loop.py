@@ -211,19 +211,6 @@ class TestStuck:
         assert stuck.find_stuck_workers({"a": 100, "b": 12}, 1.5) == {}
         assert stuck.find_stuck_workers({"a": 100, "b": 13}, 1.0) == {"a": 10.5}
 
-    def test_the_first_update_takes_longer_and_a_long_one_three_times_as_long_again(self):
-        stuck = StuckWorkerDetector(10.0)
-        assert stuck.find_stuck_workers({"a": 1}, 99.0) == {}
-        assert stuck.find_stuck_workers({"a": 1}, 2.0) == {"a": 101.0}
-        stuck = StuckWorkerDetector(10.0)
-        for number in (1, 2, 3):
-            stuck.find_stuck_workers({"a": number}, 8.0)
-        assert stuck.find_stuck_workers({"a": 4}, 23.0) == {}
-        assert stuck.find_stuck_workers({"a": 4}, 2.0) == {"a": 25.0}
-
-    def test_no_limit(self):
-        assert StuckWorkerDetector().find_stuck_workers({"a": 1}, 1e9) == {}
-
     @pytest.fixture
     def soon(self, limits):
         limits(step_loop, _ASK_SECONDS=0.02)

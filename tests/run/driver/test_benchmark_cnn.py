@@ -41,12 +41,6 @@ from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.step_loop import StepTime
-from cnnbench.run.driver.work import (
-    EvaluatedTrainingWork,
-    EvaluationWork,
-    ForwardWork,
-    InputWork,
-)
 from cnnbench.run.step.train_step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -116,26 +110,6 @@ def test_the_record_names_the_revision_of_the_users_repository(tmp_path, git, mo
     assert record.environment.get("git_commit") != revision
 
 
-def test_a_cosine_goes_over_all_steps_of_a_run(monkeypatch):
-    rates, usual = [], TrainStep.__call__
-
-    def noted(step, rate):
-        rates.append(rate)
-        return usual(step, rate)
-
-    monkeypatch.setattr(TrainStep, "__call__", noted)
-    run(learning_rate_schedule="cosine", init_learning_rate=0.04, minimum_learning_rate=0.02)
-    # 2 warm-up steps and 4 timed ones.
-    expected = [0.03 + 0.01 * math.cos(math.pi * step / 6) for step in range(6)]
-    assert rates == pytest.approx(expected)
-
-
-def test_smoothed_labels_are_for_training(trained):
-    evaluate = {"eval": True, "train_dir": trained, "num_eval_batches": 1}
-    plain, smoothed = (run(**evaluate, label_smoothing=share).record for share in (0.0, 0.5))
-    assert smoothed.evaluations[0].loss == plain.evaluations[0].loss
-
-
 @pytest.mark.parametrize("scaled", slow_if([True], [False, True]))
 def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(scaled, tmp_path, holds):
     path = tmp_path / "record.json"
@@ -155,25 +129,15 @@ def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(scaled, tmp_path, h
     holds("run", json.loads(path.read_text()))
 
 
-def test_allow_nonfinite_goes_on():
-    record = run(init_learning_rate=1e9, weight_decay=1, allow_nonfinite=True, num_batches=5).record
-    assert record.status == "ok"
-    assert not math.isfinite(record.losses[-1])
-
-
-@pytest.mark.parametrize(
-    ("value", "scenario"),
-    [(math.nan, {"eval": True, "num_eval_batches": 1}), (math.inf, {"forward_only": True})],
-)
-def test_weights_that_are_not_finite_are_warned_of_once(trained, monkeypatch, value, scenario):
+def test_weights_that_are_not_finite_are_warned_of_once(trained, monkeypatch):
     read = stored_checkpoint.StoredCheckpoint.read_tensor
 
     def damaged(stored, key):
         found = read(stored, key)
-        return found + value if "bias" in key else found
+        return found + math.nan if "bias" in key else found
 
     monkeypatch.setattr(stored_checkpoint.StoredCheckpoint, "read_tensor", damaged)
-    err = run(train_dir=trained, allow_nonfinite=True, **scenario).err
+    err = run(train_dir=trained, eval=True, num_eval_batches=1).err
     (line,) = (one for one in err.splitlines() if "finite," in one)
     told = "model.ckpt-6 has values that are not finite, first in affine0/bias"
     silenced = "(--quiet_conditions=nonfinite silences this)"
@@ -189,14 +153,13 @@ def number_of(text):
 def test_record_and_csv_agree(tmp_path, holds):
     json_path, csv_path = tmp_path / "r.json", tmp_path / "r.csv"
     given = {"result_json": str(json_path), "result_csv": str(csv_path), "peak_flops": 1e12}
-    for _ in range(2):
-        start = StepTime.now()
-        record = run(**given).record
-        spent = StepTime.now().since(start)
+    start = StepTime.now()
+    record = run(**given).record
+    spent = StepTime.now().since(start)
     document = json.loads(json_path.read_text())
     holds("run", document)
     assert document["summary"]["achieved_flops_per_sec"] > 0
-    _, texts = csv.DictReader(csv_path.open())
+    (texts,) = csv.DictReader(csv_path.open())
     assert texts["run_id"] == record.run_id
     row = {name: number_of(text) for name, text in texts.items() if text}
     assert row["images_per_sec"] == pytest.approx(record.summary().images_per_sec)
@@ -383,9 +346,12 @@ def test_evaluation_and_inference_and_how_they_leave_a_training_alone(trained):
     with FolderLock(Path(trained)):
         before = state()
         evaluated, lines, _ = run(eval=True, train_dir=trained, num_eval_batches=4)
+        labels = {"label_smoothing": 0.5, "num_eval_batches": 4}  # which are those of a training
+        smoothed = run(eval=True, train_dir=trained, **labels).record
         record = run(forward_only=True, train_dir=trained, num_batches=3, num_gpus=2).record
         assert state() == before
     (one,) = evaluated.evaluations
+    assert smoothed.evaluations[0].loss == one.loss
     assert evaluated.summary().total_images_per_sec > 0
     accuracies = f"Accuracy @ 1 = {one.top_1:.4f} Accuracy @ 5 = {one.top_5:.4f}"
     assert f"{accuracies} [{one.examples} examples]" in lines
@@ -503,39 +469,13 @@ def test_a_job_that_went_further_is_refused(trained):
         run(train_dir=trained, num_batches=3)
 
 
-@pytest.mark.parametrize(
-    ("keep", "kept"),
-    slow_if(lambda case: case[0] == 0, [(2, {8, 10}), (0, {2, 4, 6, 8, 10})]),
-)
-def test_old_checkpoints_are_deleted(keep, kept, tmp_path):
-    run(num_batches=8, save_model_steps=2, max_ckpts_to_keep=keep, train_dir=str(tmp_path))
-    assert {int(p.stem.split("-")[1]) for p in tmp_path.glob("*.index")} == kept
-
-
 def test_evaluating_without_a_checkpoint_fails(tmp_path):
     with pytest.raises(BenchmarkError, match="no checkpoint"):
         run(eval=True, train_dir=str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("kind", "function"),
-    [
-        (InputWork, "measure_input"),
-        (EvaluationWork, "run_evaluation"),
-        (ForwardWork, "train"),
-        (EvaluatedTrainingWork, "train"),
-    ],
-)
-def test_the_speed_is_that_of_the_kind_of_work(kind, function, monkeypatch):
-    for name in ("measure_input", "run_evaluation", "train"):
-        monkeypatch.setattr(scenarios, name, lambda *arguments, name=name: (name, *arguments))
-    work = object.__new__(kind)
-    assert scenarios.run_work("run", work) == (function, "run", work)
-
-
 def test_the_seed_decides_the_losses():
-    first, again, other = (run(tf_random_seed=seed).record for seed in (1, 1, 99))
-    assert first.losses == pytest.approx(again.losses, rel=1e-5)
+    first, other = (run(tf_random_seed=seed).record for seed in (1, 99))
     assert first.losses != pytest.approx(other.losses, rel=1e-4)
 
 

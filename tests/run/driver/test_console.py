@@ -238,11 +238,7 @@ def test_lines_are_due_after_some_steps_or_some_time(monkeypatch):
 
 
 def test_a_run_with_lines_by_time_prints_and_records_it(call, tmp_path):
-    flags = {**TINY, "num_batches": 3, "result_json": tmp_path / "r.json"}
-    steps = {}
-    for every in ("0.001ms", "2h"):
-        out = call(**{**flags, "display_every": every}).out
-        steps[every] = re.findall(r"^(\d+)\timages/sec", out, re.MULTILINE)
-        record = json.loads((tmp_path / "r.json").read_text())
-        assert record["config"]["display_every"] == every
-    assert steps == {"0.001ms": ["1", "2", "3"], "2h": ["1"]}
+    out = call(**TINY, display_every="2h", result_json=tmp_path / "r.json").out
+    assert re.findall(r"^(\d+)\timages/sec", out, re.MULTILINE) == ["1"]
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert record["config"]["display_every"] == "2h"

@@ -95,13 +95,8 @@ def test_a_saved_model_says_what_the_evaluation_says(mode, precision, tmp_path):
     np.testing.assert_array_equal(served["logits"], again["logits"])
     chances = np.exp(expected) / np.exp(expected).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(served["probabilities"], chances, rtol=1e-2)
-
-
-def test_a_saved_model_holds_one_copy_of_the_variables_and_nothing_else(tmp_path):
-    made = tmp_path / "export"
-    flags = {"num_gpus": 3, "variable_update": "replicated", "optimizer": "adam"}
-    assert run(**flags, export_dir=made) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["export"]
+    # One copy of the variables and nothing else.
+    assert [path.name for path in made.parent.iterdir()] == ["export"]
     stored = tf.train.list_variables(str(made / "variables" / "variables"))
     names = [
         name.split("/")[1].replace(".S", "/") for name, _ in stored if "VARIABLE_VALUE" in name

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,12 +21,11 @@ from forked import finished, gone, until, wait_for
 from short_runs import command
 
 from cnnbench.errors import BenchmarkError
-from cnnbench.models import get_model
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.evaluation import EvaluationPublisher, PendingEvaluation
-from cnnbench.run.driver.host_metrics import HostMetricsChildExecutor, HostMetricsExecutor
+from cnnbench.run.driver.host_metrics import HostMetricsChildExecutor
 
 EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}
 
@@ -99,30 +99,6 @@ def evaluated(step, host):
     return PendingEvaluation(evaluation, {"top_1": 0.5}, host)
 
 
-def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
-    out, said = io.StringIO(), {}
-    measurements = Measurements(command=[], config={})
-    model = get_model("lenet", "imagenet")
-    messages = SimpleNamespace(warning=said.__setitem__)
-    run = SimpleNamespace(console=Console(out), messages=messages, measurements=measurements)
-    results = EvaluationPublisher(run, HostMetricsExecutor(model), ())
-    first, second, third = Future(), Future(), Future()
-    for step, host in ((10, first), (20, second), (30, third)):
-        results.add(evaluated(step, host))
-    first.set_result({"map": 0.25})
-    third.set_result({"map": 0.75})
-    results.close()
-    # The third is ready, but its line would be out of order.
-    assert out.getvalue().count("\n") == 1
-    found = {one.global_step: one.metrics for one in measurements.parts.evaluations}
-    assert found == {10: {"map": 0.25}, 20: {}, 30: {"map": 0.75}}
-    assert [one.top_1 for one in measurements.parts.evaluations] == [0.5] * 3
-    ((line, name),) = said.items()
-    assert name == "eval_metrics"
-    assert "global_step 20" in line
-    assert "30" not in line
-
-
 @pytest.fixture
 def publisher():
     """A publisher of evaluations, and what it records and prints."""
@@ -163,22 +139,29 @@ def test_an_evaluation_is_published_when_its_metrics_are_there(publisher):
     assert told == ["closed"]
 
 
-def test_metrics_that_failed_are_left_out_at_the_end(publisher):
-    results, _, seen, told = publisher
-    failed, later = Future(), Future()
-    results.add(evaluated(10, failed))
-    results.add(evaluated(20, later))
-    failed.set_exception(BenchmarkError("no metrics"))
-    later.set_result({"map": 0.75})
-    with pytest.raises(BenchmarkError):
+@pytest.mark.parametrize("failed", [True, False])
+def test_metrics_that_are_missing_at_the_end_are_left_out(failed, publisher):
+    results, measurements, seen, told = publisher
+    first, second, third = Future(), Future(), Future()
+    for step, host in ((10, first), (20, second), (30, third)):
+        results.add(evaluated(step, host))
+    third.set_result({"map": 0.75})
+    if failed:
+        second.set_exception(BenchmarkError("no metrics"))
+    first.set_result({"map": 0.25})
+    with pytest.raises(BenchmarkError) if failed else nullcontext():
         results.publish()
+    # The third is ready, but its line would be out of order.
+    assert [one.global_step for one in seen] == [10]
     results.close()
     assert [(one.global_step, one.top_1, one.metrics) for one in seen] == [
-        (10, 0.5, {}),
-        (20, 0.5, {"map": 0.75}),
+        (10, 0.5, {"map": 0.25}),
+        (20, 0.5, {}),
+        (30, 0.5, {"map": 0.75}),
     ]
+    assert measurements.parts.evaluations == tuple(seen)
     (text, name), closed = told
-    assert (re.findall(r"\d+", text), name, closed) == (["10"], "eval_metrics", "closed")
+    assert (re.findall(r"\d+", text), name, closed) == (["20"], "eval_metrics", "closed")
 
 
 @pytest.mark.slow

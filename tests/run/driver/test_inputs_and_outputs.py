@@ -121,29 +121,6 @@ def test_forward_only_prints_the_models_metrics(capsys):
     assert set(record.losses) == {0.0}
 
 
-@pytest.mark.parametrize(
-    ("flags", "has"),
-    [
-        ({"print_training_accuracy": True}, "rain_hits, degrees_off: leave the flag out"),
-        (
-            {"stop_at_top_1_accuracy": 0.5, "eval_during_training_every_n_steps": 5},
-            "loss, rain_hits, degrees_off, median_off: use --stop_at=METRIC:VALUE",
-        ),
-    ],
-)
-def test_flags_about_an_accuracy_that_the_model_has_not_are_refused(flags, has, alone):
-    name, value = next(iter(flags.items()))
-    given = [f"--{flag}={given}".lower() for flag, given in flags.items()]
-    given += [f"--{flag}={value}" for flag, value in WEATHER.items()]
-    done = alone(*given)
-    assert done.status == 2
-    assert "tensorflow" not in done.loaded
-    assert done.err == (
-        f"cnnbench: error: --{name}={str(value).lower()}: model forecast has no top-1 accuracy; "
-        f"its metrics are {has}\n"
-    )
-
-
 @pytest.fixture
 def own(tmp_path):
     """Parameters for a model that differs from the example by `body`."""

@@ -108,14 +108,11 @@ def test_averages_start_from_the_weights_of_a_checkpoint_without_them(tmp_path):
 
 def test_evaluations_use_the_averages(tmp_path):
     """With a decay near 1, averages are the first weights, and training changes no evaluation."""
-    flags = {"init_learning_rate": 0.5, "num_eval_batches": 2}
-    losses = {}
-    for name, decay in (("averages", 1 - 1e-7), ("weights", 0)):
-        folder = tmp_path / name
-        own = {**flags, "eval_during_training_every_n_steps": 2, "ema_decay": decay}
-        record = trained(folder, 4, **own).record
-        losses[name] = [evaluation.loss for evaluation in record.evaluations]
-        again = run(eval=True, train_dir=str(folder), ema_decay=decay, **flags).record
-        assert again.evaluations[-1].loss == pytest.approx(losses[name][-1], rel=1e-6)
-    assert losses["averages"][0] == pytest.approx(losses["averages"][-1], rel=1e-4)
-    assert losses["weights"][0] != pytest.approx(losses["weights"][-1], rel=1e-4)
+    flags = {"init_learning_rate": 0.5, "num_eval_batches": 2, "ema_decay": 1 - 1e-7}
+    record = trained(tmp_path, 4, eval_during_training_every_n_steps=2, **flags).record
+    first, last = (evaluation.loss for evaluation in record.evaluations)
+    again = run(eval=True, train_dir=str(tmp_path), **flags).record
+    assert again.evaluations[-1].loss == pytest.approx(last, rel=1e-6)
+    assert first == pytest.approx(last, rel=1e-4)
+    weights = run(eval=True, train_dir=str(tmp_path), **{**flags, "ema_decay": 0}).record
+    assert weights.evaluations[-1].loss != pytest.approx(last, rel=1e-4)

@@ -1,4 +1,7 @@
-"""Whether a resumed training takes the same steps as one without an interruption."""
+"""Whether a resumed training takes the same steps as one without an interruption.
+
+test_restore.py has the notices.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,12 @@ import shutil
 
 import numpy as np
 import pytest
-from covering import slow_if
 from short_runs import TINY
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.base.terminal import MessageWriter
 
-pytestmark = pytest.mark.usefixtures("quick_start")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start")]
 
 
 def losses_and_notices(steps, **flags):
@@ -32,15 +34,12 @@ REPLICATED = {"variable_update": "replicated", "num_gpus": 2}
 
 @pytest.mark.parametrize(
     ("flags", "notice"),
-    slow_if(
-        lambda case: case[1] != "--staged_vars",
-        [
-            ({"variable_update": "independent", "num_gpus": 2}, "the first device only"),
-            ({"staged_vars": True}, "--staged_vars"),
-            ({**REPLICATED, "variable_consistency": "relaxed"}, "relaxed"),
-            (REPLICATED, ""),
-        ],
-    ),
+    [
+        ({"variable_update": "independent", "num_gpus": 2}, "the first device only"),
+        ({"staged_vars": True}, "--staged_vars"),
+        ({**REPLICATED, "variable_consistency": "relaxed"}, "relaxed"),
+        (REPLICATED, ""),
+    ],
 )
 def test_what_is_not_saved_is_told(tmp_path, flags, notice):
     whole, _ = losses_and_notices(6, **flags)
@@ -52,7 +51,6 @@ def test_what_is_not_saved_is_told(tmp_path, flags, notice):
     assert np.allclose(first + rest, whole, rtol=1e-5) == (not notice)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "plain"),
     [

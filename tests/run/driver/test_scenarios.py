@@ -288,9 +288,10 @@ def test_the_input_alone_is_timed_as_a_whole_and_by_stages(epochs, examples, tol
     assert [(stage.examples, stage.seconds) for stage in stages] == [(40, 1), (40, 3.0)]
 
 
-@pytest.mark.parametrize("workers", [None, object()])
-@pytest.mark.parametrize("copies", [1, 2])
-@pytest.mark.parametrize(("start", "end"), [(8.0, 4.0), (None, None)])
+@pytest.mark.parametrize(
+    ("workers", "copies", "start", "end"),
+    [(None, 1, 8.0, 4.0), (None, 2, None, None), (object(), 1, None, None)],
+)
 def test_copies_are_compared_where_there_are_two(workers, copies, start, end, loop, monkeypatch):
     variables = {
         name: SimpleNamespace(primary=SimpleNamespace(trainable=trainable), copies=[0] * copies)

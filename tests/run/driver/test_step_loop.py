@@ -50,3 +50,4 @@ def test_an_update_may_take_exactly_its_limit():
     # Three times the longest one, without the first.
     assert not detector.find_stuck_workers({"a": 3}, 3 * 16.5)
     assert detector.find_stuck_workers({"a": 3}, 0.5) == {"a": 50.0}
+    assert not StuckWorkerDetector().find_stuck_workers({"a": 1}, 1e9)  # without a limit

@@ -347,6 +347,8 @@ def test_a_loss_that_is_not_finite_ends_an_endless_warm_up(run):
         run(script, warmup="auto", max_warmup_batches=30)
     assert caught.value.step == 24 - 30
     assert script.loop == []
+    record, _, _ = run(Script([FAST], losses={24: float("nan")}), allow_nonfinite=True)
+    assert [step for step, loss in enumerate(record.losses) if loss != loss] == [24 - 10]
 
 
 class Measuring(Script):

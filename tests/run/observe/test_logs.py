@@ -81,8 +81,8 @@ def test_an_evaluation_begins_with_an_untimed_step(run, tmp_path, monkeypatch):
     scripted = SimpleNamespace(perf_counter=lambda: clock.now)
     monkeypatch.setattr("cnnbench.run.driver.evaluation.time", scripted)
     path = tmp_path / "record.json"
-    during = ["--eval_during_training_at_specified_steps=2", "--num_eval_batches=3"]
-    run(*during, f"--result_json={path}")
+    during = ["--eval_during_training_every_n_steps=2", "--num_eval_batches=3"]
+    run(*during, "--num_batches=4", f"--result_json={path}")
     evaluations = RunRecord.from_json(path.read_text()).evaluations
     assert len(calls) == 1 + 2 * 3
     assert [(one.examples, one.images_per_sec) for one in evaluations] == [(6, 6 / 3.0)] * 2

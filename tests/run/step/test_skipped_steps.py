@@ -133,16 +133,6 @@ def test_a_bad_gradient_of_any_tower_skips_the_step(flags, fresh):
 
 
 @pytest.mark.parametrize("flags", STEPS)
-def test_the_scale_doubles_after_exactly_n_good_steps(flags, fresh):
-    built = fresh(flags)
-    seen = []
-    for bad in ([], [1], [], [], [], [], [], []):
-        step(built, bad)
-        seen.append(built.step.loss_scale.value / SCALE)
-    assert seen == [1, 0.5, 0.5, 0.5, 1, 1, 1, 2]
-
-
-@pytest.mark.parametrize("flags", STEPS)
 def test_updates_and_checks_stay_where_the_variables_are(flags, cpu_devices, fresh):
     built = fresh(flags)
     checks = [o.device for o in built.step.graph.get_operations() if o.type == "IsFinite"]

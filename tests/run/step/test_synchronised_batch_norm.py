@@ -124,6 +124,7 @@ def test_towers_train_as_one_with_the_global_batch(mode, count, more, one_tower)
         )
 
 
+@pytest.mark.slow
 def test_moments_of_their_own_batches_would_train_otherwise(one_tower):
     losses, _ = one_tower
     _, alone = train(num_gpus=2, batch_size=6, variable_update="replicated")
@@ -149,5 +150,5 @@ def test_half_precision_moments_are_float32_and_summaries_have_gradients_of_all_
 
 
 def test_one_device_synchronises_nothing():
-    built, _ = train(num_gpus=1, batch_size=2, bn_stats="sync")
-    assert {"FusedBatchNormV3"} <= {o.type for o in built.step.graph.get_operations()}
+    built = build("normal", num_gpus=1, batch_size=2, bn_stats="sync")
+    assert "FusedBatchNormV3" in {o.type for o in built.step.graph.get_operations()}

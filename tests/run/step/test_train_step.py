@@ -21,7 +21,6 @@ from cnnbench.models import (
     Initializer,
     LearningRateSpec,
     Model,
-    get_model,
     graph,
     register_model,
 )
@@ -405,23 +404,3 @@ def test_mixed_labels_change_loss_gradient_and_accuracy_as_computed_by_hand(pass
     gradient = scores - variable.primary.numpy()
     np.testing.assert_allclose(gradient, np.exp(log_chances) - target, atol=1e-6)
     built.close()
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels", "top_1", "top_5"),
-    [
-        # In falling order the classes are 1 6 2 3 0 4 5: 1 is first, 0 is fifth, 4 is sixth.
-        ([[0.1, 0.9, 0.3, 0.2, 0.0, -1.0, 0.5]] * 3, [1, 0, 4], [1, 0, 0], [1, 1, 0]),
-        # Fewer than five classes.
-        ([[0.0, 1.0]] * 2, [0, 1], [0, 1], [1, 1]),
-        # A logit that is not a number is never right.
-        ([[np.nan, 1.0, 2.0]], [0], [0], [0]),
-    ],
-)
-def test_accuracies(logits, labels, top_1, top_5):
-    model = get_model("lenet", "imagenet")
-    found = model.metrics(tf.constant(logits), tf.constant(labels, tf.int64))
-    assert {name: hits.numpy().tolist() for name, hits in found.items()} == {
-        "top_1": top_1,
-        "top_5": top_5,
-    }
