@@ -37,13 +37,6 @@ def test_a_slow_warm_up_shows_its_progress(monkeypatch, capsys):
     assert re.fullmatch(r"cnnbench: warm-up step \d+ of 20, .+ left", progress[-1])
 
 
-def test_a_short_run_has_no_notice_of_its_length(capsys):
-    assert command(num_warmup_batches=5, num_batches=1) == 0
-    err = capsys.readouterr().err
-    assert "a long run" not in err
-    assert "warm-up step" not in err.replace("from warm-up step", "")
-
-
 def notices_with(record, word):
     """The notices of a run that contain a word: texts, and whether each is a warning."""
     return [(text, bool(name)) for text, name in ended_run_notices(record) if word in text]
