@@ -17,18 +17,18 @@ DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 @pytest.mark.parametrize(
     ("model", "flags", "metric", "lower"),
     [
-        ("resnet50", {"stop_at_top_1_accuracy": 10}, "top_1", False),
-        ("ssd300", {"stop_at": "mAP:10"}, "map", False),
-        ("ssd300", {"stop_at": "top_1_accuracy:10"}, "map", False),
-        ("ssd300", {"stop_at_top_1_accuracy": 10}, "map", False),
-        ("forecast", {"stop_at": "rain_hits:10"}, "rain_hits", False),
-        ("forecast", {"stop_at": " median_off : 1e1 "}, "median_off", True),
+        ("resnet50", {"stop_at_top_1_accuracy": 0.5}, "top_1", False),
+        ("ssd300", {"stop_at": "mAP:0.5"}, "map", False),
+        ("ssd300", {"stop_at": "top_1_accuracy:0.5"}, "map", False),
+        ("ssd300", {"stop_at_top_1_accuracy": 0.5}, "map", False),
+        ("forecast", {"stop_at": "rain_hits:0.5"}, "rain_hits", False),
+        ("forecast", {"stop_at": " median_off : 5e-1 "}, "median_off", True),
     ],
 )
 def test_a_metric_is_found_among_those_of_the_model(model, flags, metric, lower):
     params = Params(model=model, plugin=WEATHER_PLUGIN, device="cpu", **DURING, **flags)
     target = check_flags(params).length.target
-    assert target == Target(metric=metric, value=10, lower_is_better=lower)
+    assert target == Target(metric=metric, value=0.5, lower_is_better=lower)
 
 
 @pytest.mark.parametrize(
