@@ -273,6 +273,7 @@ def test_an_operation_without_its_device_is_not_placed_elsewhere():
         run(model="elsewhere")
 
 
+@pytest.mark.slow
 def test_an_old_line_for_one_dnn_trains_in_nchw():
     flags = {**TINY, "model": "lenet", "data_name": "imagenet"}
     plain = BenchmarkCNN(Params(**flags)).run()

@@ -120,17 +120,14 @@ def test_the_gradients_are_those_of_the_loss(tmp_path):
 
 
 def test_evaluations_go_to_their_own_folder(run, tmp_path):
-    train, alone, within = tmp_path / "train", tmp_path / "alone", tmp_path / "within"
-    shared = [f"--train_dir={train}", "--summary_verbosity=1", "--num_eval_batches=2"]
-    run(*shared, "--eval_during_training_every_n_steps=1", f"--eval_dir={within}")
-    values = _values(within)
-    assert list(values["eval/Accuracy@1"]) == [1, 4]
-    run(*shared, "--eval", f"--eval_dir={alone}")
-    again = _values(alone)
-    assert set(again) == {
+    folder, shared = tmp_path / "found", [f"--train_dir={tmp_path}", "--summary_verbosity=1"]
+    during = ["--eval_during_training_every_n_steps=1", "--num_eval_batches=2"]
+    run(*shared, *during, f"--eval_dir={folder}")
+    values = _values(folder)
+    assert set(values) == {
         *("eval/Accuracy@1", "eval/Accuracy@5", "eval/loss", "eval/examples_per_sec"),
     }
-    assert again["eval/loss"][4] == values["eval/loss"][4]
+    assert [list(steps) for steps in values.values()] == [[1, 4]] * 4
 
 
 def _shown(folder):
