@@ -19,13 +19,14 @@ from cnnbench.run.driver.work import (
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
+SCALED = {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
 EVALUATED = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 
 
 @pytest.mark.parametrize(
     ("flags", "kind", "trains_with"),
     [
-        ({}, TrainingWork, [True]),
+        (SCALED, TrainingWork, [True]),
         (EVALUATED, EvaluatedTrainingWork, [True, False]),
         ({"forward_only": True}, ForwardWork, [True]),
         ({"eval": True, "train_dir": "FOLDER"}, EvaluationWork, [False]),
@@ -42,4 +43,8 @@ def test_flags_choose_the_work_and_its_inputs(flags, kind, trains_with, tmp_path
         # Only updates of the variables can make a loss infinite that a user could avoid.
         assert work.loss_advice(updated=False) == ""
         assert bool(work.loss_advice(updated=True)) == isinstance(work, TrainingWork)
+    if isinstance(work, ForwardWork):
+        restored = [variable.name for variable in work.restored_variables()]
+        assert len(restored) == len({*restored}) >= len(work.manager.savable_variables())
+        assert ({"scale", "good_steps"} <= {*restored}) == (flags == SCALED)
     work.close()

@@ -4,11 +4,13 @@ Tests cnnbench/run/observe/work.py and cnnbench/run/observe/layers.py.
 """
 
 import csv
+import json
 import re
 from collections import Counter
 
 import pytest
 import tensorflow as tf
+from covering import covering_pairs
 from tensorflow.core.framework import graph_pb2
 
 from cnnbench.flags import Params
@@ -224,15 +226,15 @@ def test_a_finder_of_a_plan_knows_kernels_and_flops():
     assert kinds == {"conv0": "convolution 5x5", "affine0": "dense", "conv1": "convolution 5x5"}
 
 
-@pytest.mark.parametrize("kernels", ["library", *FASTEST_ALGORITHMS])
+FORMS = [(1, 1, tf.float32), (3, 1, tf.float32), (3, 1, tf.bfloat16), (3, 2, tf.bfloat16)]
+
+
 @pytest.mark.parametrize(
-    ("size", "stride", "dtype"),
-    [(1, 1, tf.float32), (3, 1, tf.float32), (3, 1, tf.bfloat16), (3, 2, tf.bfloat16)],
+    ("kernels", "form", "synthetic"),
+    covering_pairs(["library", *FASTEST_ALGORITHMS], FORMS, [False, True]),
 )
-@pytest.mark.parametrize("synthetic", [False, True])
-def test_every_form_of_a_gradient_is_of_its_layer_and_direction(
-    kernels, size, stride, dtype, synthetic
-):
+def test_every_form_of_a_gradient_is_of_its_layer_and_direction(kernels, form, synthetic):
+    size, stride, dtype = form
     graph = tf.Graph()
     with graph.as_default():
         shape = [2, 7, 6, 32]
@@ -297,8 +299,9 @@ def test_a_run_writes_table_and_plot(run, resnet8, tmp_path):
 
 
 def test_inference_has_no_backward_pass(run, tmp_path):
-    path = tmp_path / "layers.csv"
-    run("--forward_only", f"--profile_layers={path}")
+    path, trace = tmp_path / "layers.csv", tmp_path / "trace.json"
+    run("--forward_only", f"--profile_layers={path}", f"--trace_file={trace}")
+    assert json.loads(trace.read_text())["traceEvents"]
     with path.open(newline="") as file:
         rows = {row["layer"]: row for row in csv.DictReader(file)}
     assert {float(row["backward_seconds"]) for row in rows.values()} == {0.0}

@@ -119,14 +119,8 @@ def test_an_export_contains_no_layer_that_tensorflow_may_compute_wrongly(tmp_pat
     assert types.count("Conv2D") == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "advice"),
-    [
-        ({"conv_gradients": "library"}, "may compute conv1 wrongly in 16 bits"),
-        ({"conv_gradients": "auto"}, "; lower --init_learning_rate, or pass"),
-    ],
-)
-def test_the_learning_rate_is_blamed_only_without_such_layers(tmp_path, monkeypatch, flags, advice):
+def test_the_learning_rate_is_not_blamed_beside_such_a_layer(tmp_path, monkeypatch):
     with pytest.raises(NonFiniteLossError) as caught:
-        benchmark(tmp_path, monkeypatch, rate=1e38, **flags).run()
-    assert advice in str(caught.value)
+        benchmark(tmp_path, monkeypatch, rate=1e38, conv_gradients="library").run()
+    assert "conv1" in str(caught.value)
+    assert "--init_learning_rate" not in str(caught.value)

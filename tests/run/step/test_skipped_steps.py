@@ -234,11 +234,3 @@ def test_a_compiled_step_skips_as_well():
     assert not skipped
     assert set(averages) <= changed(before, state(built))
     assert built.step.loss_scale.value == SCALE / 2
-
-
-def test_a_constant_scale_applies_what_it_gets():
-    built = build(variable_update="replicated", num_gpus=2, fp16_enable_auto_loss_scale=False)
-    built.inputs._towers[1][1].assign([HARMLESS, NAN])
-    assert built.step(RATE).skipped is None
-    kernel = built.manager.savable_variables()["conv0/kernel"].primary
-    assert np.isnan(kernel.numpy()).any()
