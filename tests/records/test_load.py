@@ -33,6 +33,13 @@ def test_a_file_a_folder_and_a_pattern(runs, tmp_path):
     assert ids(load_records([f"{tmp_path}/d*"])) == ["deep/er/run1.json"]
 
 
+def test_hidden_folders_are_read_unless_they_are_not_asked_for(runs, tmp_path):
+    write(tmp_path / ".hidden" / "a.json", runs(run_id="a"))
+    write(tmp_path / "b.json", runs(run_id="b"))
+    assert sorted(ids(load_records([tmp_path]))) == ["a", "b"]
+    assert ids(load_records([tmp_path], hidden=False)) == ["b"]
+
+
 def test_a_record_counts_once_however_often_it_is_found(runs, reductions, tmp_path):
     record, reduced = runs(run_id="one"), reductions(6.0, run_id="two")
     for name, one in {"a": record, "b": record, "deep/c": reduced, "e": reduced}.items():

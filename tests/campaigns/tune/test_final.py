@@ -46,7 +46,7 @@ def weights(
         refused: str = "",
         distance: tuple[float, str] = (0.0, ""),
     ) -> tuple[tuple[str, bool | None], list[str]]:
-        campaign = StandIns(lambda command: well(runs(100.0)))
+        campaign = StandIns(lambda command: well(runs(100.0), 0.0))
 
         class Refusing(SearchSpace):
             def make_candidate(self, settings: Settings) -> Candidate:
