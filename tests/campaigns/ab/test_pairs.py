@@ -1,4 +1,7 @@
-"""Whole experiments whose processes never start: orders, analyses, failures and going on."""
+"""Whole experiments whose processes never start: orders, analyses, failures and going on.
+
+Tests cnnbench/campaigns/ab/pairs.py and cnnbench/campaigns/ab/sessions.py.
+"""
 
 from __future__ import annotations
 

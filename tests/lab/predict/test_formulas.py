@@ -49,6 +49,7 @@ JOIN = MIB * COPY
         ("xring", [MIB], 4, hops(6, QUARTER, 3 * QUARTER) + JOIN),
         # Two rings send twice as many messages of half the size.
         ("xring#2", [MIB], 4, hops(12, EIGHTH, 3 * QUARTER) + JOIN),
+        ("xring#2", [MIB] * 10, 4, 10 * (hops(12, EIGHTH, 3 * QUARTER) + JOIN)),
         # A small tensor goes around in one piece.
         ("xring", [4096], 4, hops(6, 4096, 3 * 4096)),
         # Of many, one waits for all of its hops; the others keep a device busy 3/4 of the time.
