@@ -1,4 +1,7 @@
-"""Interim analyses over all sessions of an experiment (sessions.py)."""
+"""Interim analyses over all sessions of an experiment.
+
+Tests cnnbench/campaigns/ab/sessions.py.
+"""
 
 from __future__ import annotations
 

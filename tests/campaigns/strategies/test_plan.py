@@ -1,4 +1,7 @@
-"""Which modes run with which flags."""
+"""Which modes run with which flags.
+
+Tests cnnbench/campaigns/strategies/session.py.
+"""
 
 from __future__ import annotations
 

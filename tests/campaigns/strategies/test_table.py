@@ -1,4 +1,7 @@
-"""The table, CSV, JSON and chart of made-up records."""
+"""The table, CSV, JSON and chart of made-up records.
+
+Tests cnnbench/campaigns/strategies/session.py.
+"""
 
 from __future__ import annotations
 
