@@ -137,6 +137,38 @@ class Profiles:
         return [self(rows, **flags) for _ in range(processes)]
 
 
+def exact_row(
+    part: StepPartKey,
+    *seconds: float,
+    flops: int = 0,
+    bytes: int = 0,
+    operations: Mapping[str, int] | None = None,
+) -> ProfiledPart:
+    """A row that takes exactly so many seconds in each step."""
+    return ProfiledPart(
+        **part._asdict(), seconds=seconds, flops=flops, bytes=bytes, operations=operations or {}
+    )
+
+
+def exact_profile(
+    record: Callable[..., RunRecord],
+    rows: Sequence[ProfiledPart],
+    timed: tuple[float, ...] = (),
+    layers: tuple[ProfiledLayer, ...] | None = None,
+    **parts: Any,
+) -> StepProfile:
+    """A process whose steps take as long as its rows; `timed` steps ran without a profiler."""
+    totals = tuple(map(sum, zip(*(row.seconds for row in rows), strict=True)))
+    return StepProfile(
+        step_seconds=totals,
+        input_wait_seconds=(0.0,) * len(totals),
+        rows=tuple(rows),
+        graph={},
+        record=record(step_seconds=timed or totals, **parts),
+        layers=layers,
+    )
+
+
 def changed(
     which: Callable[[StepPartKey], bool],
     factor: float,

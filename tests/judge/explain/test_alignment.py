@@ -5,25 +5,16 @@ Tests cnnbench/judge/explain/layers.py.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
-from step_profiles import CONV, Profiles, Row, network
 
-from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.layers import Alignment
 from cnnbench.models import Model, get_model
 from cnnbench.models.declaration import declare, scope_flops
 from cnnbench.models.learning_rate import LearningRateSpec
 from cnnbench.records.profiles import (
-    FORWARD,
-    OUTSIDE,
-    REST,
-    TO_KERNEL,
-    UPDATE,
     ProfiledLayer,
-    StepPartKey,
 )
 
 
@@ -176,118 +167,3 @@ def test_another_family_is_another_network(base, new):
     found = Alignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
     assert found.too_different
     assert found.names_in_a == {}
-
-
-# Explanations of profiles that know their layers ----------------------------------------------
-
-FOUR = [(CONV, number) for number in range(4)]
-
-
-def plain_layers(kinds):
-    return tuple(
-        ProfiledLayer(
-            name=f"conv{number}",
-            kind=kind,
-            shapes=((1, 1, 8, 8) if "1x1" in kind else (3, 3, 8 * (1 + size), 8),),
-            parameters=64,
-            flops=10**9,
-        )
-        for number, (kind, size) in enumerate(kinds)
-    )
-
-
-def test_an_inserted_layer_is_named_and_those_behind_it_are_not(profiles):
-    inserted = [*FOUR[:3], ("convolution 1x1", 0), FOUR[3]]
-    rows = {
-        part._replace(layer="conv4") if part.layer == "conv3" else part: row
-        for part, row in network().items()
-    }
-    for direction in (FORWARD, TO_KERNEL):
-        rows[StepPartKey("conv3", "convolution 1x1", direction)] = Row(3.0, 10**8)
-    found = explain(
-        profiles.side(layers=plain_layers(FOUR)),
-        profiles.side(rows, layers=plain_layers(inserted)),
-    )
-    (cause,) = found.causes
-    assert (cause.kind, cause.place) == ("layers", "conv3 of B")
-    assert "(1x1, after conv2)" in cause.text
-    assert cause.difference == pytest.approx(6e-3, rel=0.2)
-    shown = {(row.layer, row.kind, row.direction): row for row in found.rows}
-    assert abs(shown["conv3", CONV, FORWARD].difference) < 1e-3  # conv4 of B
-
-
-def test_a_slower_layer_of_renamed_scopes_is_named_by_both_names(profiles):
-    renamed = tuple(dataclasses.replace(one, name=f"part/{one.name}") for one in plain_layers(FOUR))
-    rows = {
-        part._replace(layer=f"part/{part.layer}") if part.layer.startswith("conv") else part: (
-            row.times(1.7) if part == StepPartKey("conv2", CONV, TO_KERNEL) else row
-        )
-        for part, row in network().items()
-    }
-    found = explain(profiles.side(layers=plain_layers(FOUR)), profiles.side(rows, layers=renamed))
-    (cause,) = found.causes
-    assert (cause.kind, cause.place) == ("kernel", "conv2, gradient of kernels")
-    assert "part/conv2 in B" in cause.evidence
-
-
-def test_another_network_is_compared_by_kind(profiles):
-    dense = tuple(
-        ProfiledLayer(name=f"affine{n}", kind="dense", shapes=((8, 8),), parameters=64, flops=1)
-        for n in range(5)
-    )
-    rows = {part: row for part, row in network().items() if not part.layer.startswith("conv")}
-    rows |= {StepPartKey(one.name, "dense", FORWARD): Row(4.0, 10**8) for one in dense}
-    found = explain(profiles.side(layers=plain_layers(FOUR)), profiles.side(rows, layers=dense))
-    assert [cause.kind for cause in found.causes] == ["network"]
-    assert "5 layers instead of 4" in found.answer
-    kinds = [line.partition(":")[0] for line in found.causes[0].evidence]
-    assert kinds[0] == CONV
-    assert "dense" in kinds
-
-
-def test_the_update_of_a_wider_layer_belongs_to_the_layer(lenet_runs):
-    profiles = Profiles(lenet_runs(), towers=1)
-    base = plain_layers(FOUR)
-    wider = tuple(
-        dataclasses.replace(one, parameters=640, shapes=((3, 3, 24, 80),))
-        if one.name == "conv1"
-        else one
-        for one in base
-    )
-    update = StepPartKey(REST, UPDATE, OUTSIDE)
-    rows = network()
-    rows = {
-        **{
-            part: row.times(1.5, flops=2 * 10**9) if part[:2] == ("conv1", CONV) else row
-            for part, row in rows.items()
-        },
-        update: rows[update].times(9.0, bytes=9000),
-    }
-    found = explain(profiles.side(layers=base), profiles.side(rows, layers=wider))
-    (cause,) = found.causes
-    assert (cause.kind, cause.place) == ("layers", "conv1")
-    assert cause.difference == pytest.approx(28e-3, rel=0.2)  # 12 of the layer, 16 of the update
-
-
-def test_a_layer_of_another_shape_is_named_before_the_norm_that_follows(profiles):
-    def with_norm(filters):
-        convs = plain_layers(FOUR)
-        kernel = ProfiledLayer(
-            name="conv3",
-            kind=CONV,
-            shapes=((3, 3, 24, filters),),
-            parameters=216 * filters,
-            flops=1,
-        )
-        norm = ProfiledLayer(
-            name="norm3", kind="", shapes=((filters,),), parameters=2 * filters, flops=0
-        )
-        return (*convs[:3], kernel, norm)
-
-    slow = StepPartKey("norm3", "batch norm", FORWARD)
-    base = {**network(), slow: Row(4.0, operations={"FusedBatchNormV3 float32": 1})}
-    new = {**base, slow: base[slow].times(2.0)}
-    sides = profiles.side(base, layers=with_norm(64)), profiles.side(new, layers=with_norm(61))
-    first = explain(*sides).causes[0]
-    assert (first.kind, first.place) == ("layers", "conv3 and 1 more")
-    assert "conv3: 3x3x24x64 in A, 3x3x24x61 in B" in first.evidence

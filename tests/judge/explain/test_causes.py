@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from step_profiles import CONV, Row, with_records
+from step_profiles import CONV, Row, exact_profile, exact_row, with_records
 
 from cnnbench.judge.explain.causes import (
     added_layers,
@@ -44,9 +44,7 @@ from cnnbench.records.profiles import (
     UPDATE,
     Primitive,
     ProfiledLayer,
-    ProfiledPart,
     StepPartKey,
-    StepProfile,
 )
 from cnnbench.records.run import Conditions
 
@@ -104,24 +102,16 @@ def compare(lenet_runs):
 
     def process(rows, flags, layers):
         made = [
-            ProfiledPart(
-                **part._asdict(),
-                seconds=row.ms if isinstance(row.ms, tuple) else (row.ms,) * 3,
+            exact_row(
+                part,
+                *(row.ms if isinstance(row.ms, tuple) else (row.ms,) * 3),
                 flops=row.flops,
                 bytes=row.bytes,
-                operations=row.operations or {},
+                operations=row.operations,
             )
             for part, row in rows.items()
         ]
-        totals = tuple(map(sum, zip(*(one.seconds for one in made), strict=True)))
-        return StepProfile(
-            step_seconds=totals,
-            input_wait_seconds=(0.0,) * 3,
-            rows=tuple(made),
-            graph={},
-            record=record(devices=2, step_seconds=totals, flags=flags),
-            layers=layers,
-        )
+        return exact_profile(record, made, layers=layers, devices=2, flags=flags)
 
     def make(new, base=PLAIN, flags=({}, {}), layers=(None, None), under=None):
         sides = [
@@ -746,19 +736,26 @@ def test_gaps_are_only_an_effect(compare):
 
 def logged(sides, *implementations):
     """The sides, of which each has a log of a convolution with this implementation."""
-    kernel = Primitive(
-        name="convolution", propagation="", types="f32", implementation="", layouts="", calls=1
-    )
+    places = [
+        ("convolution", "forward"),
+        ("convolution", "backward_data"),
+        ("convolution", "backward_weights"),
+        ("pooling", "forward"),
+    ]
     made = []
     for side, implementation in zip((sides.a, sides.b), implementations, strict=True):
-        calls = [
-            dataclasses.replace(kernel, propagation=propagation, implementation=implementation)
-            for propagation in ("forward", "backward_data", "backward_weights")
-        ]
-        pooling = dataclasses.replace(
-            kernel, name="pooling", propagation="forward", implementation=implementation
+        calls = tuple(
+            Primitive(
+                name=name,
+                propagation=propagation,
+                types="f32",
+                implementation=implementation,
+                layouts="",
+                calls=1,
+            )
+            for name, propagation in places
         )
-        first = dataclasses.replace(side.profiles[0], primitives=(*calls, pooling))
+        first = dataclasses.replace(side.profiles[0], primitives=calls)
         made.append([first, *side.profiles[1:]])
     return ComparedProfiles(*made)
 

@@ -14,13 +14,20 @@ from statistics import fmean
 
 import pytest
 from covering import slow_if
-from step_profiles import CONV, Profiles, Row, changed, network, with_records
+from step_profiles import (
+    CONV,
+    Profiles,
+    Row,
+    changed,
+    exact_profile,
+    exact_row,
+    network,
+    with_records,
+)
 
-from cnnbench.base.document.console import sections_to_text
-from cnnbench.base.document.markdown import sections_to_comment
 from cnnbench.base.slow_steps import undisturbed_mean_seconds
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.blocks import differences_chart, explanation_rows, explanation_sections
+from cnnbench.judge.explain.blocks import explanation_rows
 from cnnbench.judge.explain.sides import StepTimes
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.profiles import (
@@ -33,8 +40,6 @@ from cnnbench.records.profiles import (
     REST,
     TO_KERNEL,
     UPDATE,
-    ProfiledLayer,
-    ProfiledPart,
     StepPartKey,
     StepProfile,
 )
@@ -164,14 +169,6 @@ def test_threads_explain_what_they_make_faster(lenet_runs):
     assert kinds == ["threads"] * len(SEEDS)
 
 
-@pytest.mark.parametrize("planted", ["slower kernel", "twice the work", "another precision"])
-def test_the_other_way_round_it_takes_less(planted, profiles):
-    rows, _, kind, place = PLANTED[planted]
-    found = explain(profiles.side(rows), profiles.side())
-    assert (found.causes[0].kind, found.causes[0].place[: len(place)]) == (kind, place)
-    assert found.causes[0].difference < 0
-
-
 @pytest.mark.parametrize(
     ("load", "noise"), slow_if([(0.2, 0.02)], [(0.0, 0.01), (0.2, 0.02), (0.4, 0.2)])
 )
@@ -223,9 +220,6 @@ def test_all_numbers_are_the_means_that_compare_judges(calm):
     assert sum(one.new for one in found.rows) == pytest.approx(found.profiled_new)
     assert row.difference < 0.012  # and not 0.0103 + 2 / 24 / 3
     assert found.unexplained == pytest.approx(found.difference - cause.difference)
-    assert f"{1e3 * cause.difference:.2f} ms in conv2" in found.answer
-    shown = " ".join(sections_to_text(explanation_sections(found)).split())
-    assert f"not explained +{1e3 * found.unexplained:.3f} " in shown
 
 
 def test_noise_that_hides_everything_is_told(lenet_runs):
@@ -258,64 +252,6 @@ def test_one_process_of_each_side_is_compared_by_its_steps(profiles):
     assert (found.causes[0].kind, found.causes[0].place) == ("work", "conv1")
 
 
-def test_a_step_that_cannot_be_told_is_not_claimed(calm):
-    base, new = calm.side(), calm.side(SLOWER_KERNEL)
-    noisy = with_records(base, step_seconds=[(0.05 * n,) * 8 for n in (1, 2, 3)])
-    found = explain(noisy, new)
-    assert abs(found.difference) < found.spread
-    # Shares of nearly nothing would be those of chance.
-    assert {line.share for line in (*found.rows, *explanation_rows(found))} == {None}
-    assert "%" not in sections_to_text(explanation_sections(found))
-    assert not found.differs_significantly
-    assert found.causes[0].place in found.answer
-
-
-def test_one_tower_reduces_nothing(lenet_runs):
-    profiles, rows = Profiles(lenet_runs(), towers=1), network()
-    adam = rows[UPDATES].times(2.5, operations={"ResourceApplyAdam": 12})
-    rows |= {UPDATES: adam, REDUCED: rows[REDUCED].times(1.5)}
-    base = profiles.side(optimizer="sgd")
-    found = explain(base, profiles.side(rows, optimizer="adam"))
-    (cause,) = found.causes
-    assert (cause.kind, cause.place) == ("copies", "the optimizer's update")
-    assert all(row.kind != REDUCTION for row in found.rows)
-
-
-def test_optimizers_of_like_operations_are_told_apart_by_their_flag(lenet_runs):
-    profiles, rows = Profiles(lenet_runs(), towers=1), network()
-    update = rows[UPDATES].times(1.0, operations={"AssignSubVariableOp": 12})
-    slower = update.times(2.5)
-    base = profiles.side({**rows, UPDATES: update}, optimizer="lion", lion_beta1=0.9)
-    found = explain(base, profiles.side({**rows, UPDATES: slower}, optimizer="adamw"))
-    (cause,) = found.causes
-    assert (cause.kind, cause.place) == ("copies", "the optimizer's update")
-    clipped = profiles.side({**rows, UPDATES: slower}, optimizer="lion", gradient_clip=1.0)
-    (cause,) = explain(base, clipped).causes
-    assert cause.place == "updates and copies of variables"
-    assert "gradient_clip" in cause.text
-
-
-def test_threads_that_leave_gaps_are_named_before_the_gaps(calm):
-    rows = changed(lambda part: part == GAPS, 6.0)
-    base = calm.side(num_intra_threads=2)
-    found = explain(base, calm.side(rows, num_intra_threads=1))
-    assert [cause.kind for cause in found.causes] == ["threads"]
-    like = explain(base, calm.side(rows, num_intra_threads=2))
-    assert [cause.kind for cause in like.causes] == ["gaps"]
-    slower = {**changed(lambda part: part == HOT, 1.7), GAPS: rows[GAPS].times(3.0)}
-    both = explain(base, calm.side(slower, num_intra_threads=2))
-    assert [cause.kind for cause in both.causes] == ["kernel", "gaps"]
-    assert both.causes[1].difference > both.causes[0].difference
-
-
-def test_further_operations_are_named_before_what_they_slow_down(calm):
-    copying = with_row(UPDATES, 4.0, {"DeepCopy": 400})
-    rows = changed(lambda part: part.layer != REST, 1.4, copying)
-    found = explain(calm.side(), calm.side(rows))
-    assert [cause.kind for cause in found.causes] == ["copies", "everything"]
-    assert found.causes[0].difference < found.causes[1].difference
-
-
 def test_batch_norm_that_one_side_has_more_of_is_not_taken_for_a_fused_one(calm):
     more = StepPartKey("conv9", "batch norm", FORWARD)
     rows = {**network(), more: Row(9.0, operations={"FusedBatchNormV3 float32": 1})}
@@ -338,22 +274,6 @@ def test_a_cause_names_a_flag_once_and_no_fact_that_follows_from_it(calm):
     assert cause.text.count("all_reduce") == 1
     assert [one for one in cause.evidence if "all_reduce: " in one] == []
     assert "all_reduce: " not in found.answer
-
-
-def test_a_wait_that_hardly_scatters_is_named_though_it_is_short(profiles):
-    rows = {**network(), INPUT_WAIT: Row(0.5)}
-    found = explain(profiles.side({**network(), INPUT_WAIT: Row(0.01)}), profiles.side(rows))
-    assert [cause.kind for cause in found.causes] == ["input"]
-    assert found.causes[0].difference < 0.01 * found.base
-
-
-def test_steps_tell_the_scatter_where_it_is_the_larger_part():
-    few = StepTimes([(0.9, 1.0, 1.1), (1.7, 2.0, 2.3)])
-    assert few.difference <= few.chance_limit
-    many = dataclasses.replace(few, within=few.variance * 0.6, steps=120)
-    assert many.difference > many.chance_limit
-    processes = dataclasses.replace(few, within=few.variance * 0.4, steps=120)
-    assert processes.difference <= processes.chance_limit
 
 
 def delayed(profile, draw):
@@ -415,8 +335,7 @@ def test_a_fact_that_processes_of_both_sides_share_is_no_cause(calm):
     assert [cause.kind for cause in explain(under(base, "222"), new).causes] == ["threads"]
 
 
-def test_outputs_say_the_same(profiles, holds, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
+def test_documents_survive_their_files(profiles, holds):
     base, new = profiles.side(), profiles.side(SINGLE, precision="bf16")
     holds("step_profile", *(json.loads(one.to_json()) for one in (*base, *new)))
     assert StepProfile.from_json(base[0].to_json()) == base[0]
@@ -425,17 +344,6 @@ def test_outputs_say_the_same(profiles, holds, monkeypatch):
     holds("explanation", document)
     assert Explanation.from_json(found.to_json()) == found
     assert document["causes"][0]["difference"] == pytest.approx(found.causes[0].difference)
-    shown = sections_to_text(explanation_sections(found, 4))
-    assert " ".join(shown.split()).startswith(found.answer)
-    assert found.causes[0].text in " ".join(shown.split())
-    assert "precision is fp32" in shown
-    assert f"{len(found.rows) - 4} other rows" in shown
-    text = sections_to_comment(explanation_sections(found, 4), "cnnbench: why")
-    assert text.startswith("### cnnbench: why\n")
-    assert text.count("| conv3 |") >= 3
-    drawn = differences_chart(found, 4)
-    assert len(drawn.rows) == 7
-    assert drawn.rows[0].label.startswith("conv3")
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (1, 3), (3, 1)])
@@ -505,24 +413,21 @@ def test_steps_that_are_slow_now_and_then_are_a_cause(part, slow, place, text, l
     assert "pauses" not in {cause.kind for cause in explain(base, base).causes}
 
 
-@pytest.mark.parametrize("start", [0, 5, 11])
-@pytest.mark.parametrize("extra", [0.02, 0.3])
-@pytest.mark.parametrize(("part", "kind"), [(GAPS, "gaps"), (PROGRAM, "program")])
+@pytest.mark.parametrize(
+    ("part", "kind", "start", "extra"),
+    [
+        (GAPS, "gaps", 0, 0.02),
+        (GAPS, "gaps", 11, 0.3),
+        (PROGRAM, "program", 0, 0.3),
+        (PROGRAM, "program", 11, 0.02),
+    ],
+)
 def test_slow_steps_that_are_most_steps_have_the_size_of_the_mean(part, kind, start, extra, calm):
     slow = range(start, start + 13)
     base, new = ([paused(one, part, more, slow) for one in calm.side()] for more in (0, extra))
     (cause,) = explain(base, new).causes
     assert cause.kind == kind
     assert cause.difference == pytest.approx(extra * 13 / 24, rel=0.01)
-
-
-@pytest.mark.parametrize(("part", "kind"), [(HOT, "kernel"), (GAPS, "gaps")])
-def test_what_most_steps_take_is_no_pause(part, kind, lenet_runs):
-    profiles = Profiles(lenet_runs(), load=0.0)
-    base, new = (
-        [paused(p, part, extra, range(1, 24)) for p in profiles.side()] for extra in (0, 0.3)
-    )
-    assert [cause.kind for cause in explain(base, new).causes] == [kind]
 
 
 @pytest.mark.parametrize("slow", slow_if([{4, 14}], [AT_RANDOM, {4, 14}]))
@@ -538,54 +443,6 @@ def test_pauses_are_found_where_operations_scatter(slow, lenet_runs):
         alike += explain(new, other).causes
     assert named.count(("pauses", "the input pipeline")) >= len(SEEDS) - 1
     assert alike == []
-
-
-def test_a_pause_of_one_process_is_none_of_its_side(lenet_runs):
-    profiles = Profiles(lenet_runs(), load=0.0)
-    base = [paused(one, PROGRAM, 0.0, ()) for one in profiles.side()]
-    new = [paused(one, PROGRAM, 0.3 * (n == 0), AT_RANDOM) for n, one in enumerate(profiles.side())]
-    once = [dataclasses.replace(one, record=paused(one, PROGRAM, 3.0, {7}).record) for one in base]
-    for other in (new, once):
-        assert "pauses" not in {cause.kind for cause in explain(base, other).causes}
-
-
-def operations(rows):
-    return sum(sum((row.operations or {}).values()) for row in rows.values())
-
-
-@pytest.mark.parametrize(("share", "kinds"), [(0.2, ["copies"]), (0.05, ["gaps", "copies"])])
-def test_gaps_belong_to_a_cause_with_a_tenth_more_operations(share, kinds, calm):
-    further = {"DeepCopy": round(share * operations(network()))}
-    rows = {**with_row(UPDATES, 4.0, further), GAPS: Row(9.0)}
-    found = explain(calm.side(), calm.side(rows))
-    assert sorted(cause.kind for cause in found.causes) == sorted(kinds)
-    explained = sum(cause.difference for cause in found.causes)
-    assert explained == pytest.approx(0.014, rel=0.15)
-
-
-def layer(name, parameters):
-    return ProfiledLayer(
-        name=name, kind=CONV, shapes=((parameters,),), parameters=parameters, flops=1
-    )
-
-
-@pytest.mark.parametrize(("share", "claiming"), [(0.6, "conv9"), (0.3, "conv3")])
-def test_updates_belong_to_the_layer_with_most_of_the_further_parameters(share, claiming, calm):
-    base = [layer(f"conv{number}", 1000) for number in range(4)]
-    own = round(10_000 * share)
-    new = [*base[:3], layer("conv3", 1000 + 10_000 - own), layer("conv9", own)]
-    rows = changed(lambda part: part[:2] == ("conv3", CONV), 1.6)
-    rows |= {StepPartKey("conv9", CONV, FORWARD): Row(5.0, 10**9)}
-    rows[UPDATES] = rows[UPDATES].times(5.0)
-    sides = calm.side(layers=tuple(base)), calm.side(rows, layers=tuple(new))
-    found = explain(*sides)
-    assert {cause.kind for cause in found.causes} == {"layers"}
-    sizes = {cause.place: cause.difference for cause in found.causes}
-    assert sorted(sizes) == ["conv3", "conv9"]
-    times = {"conv3": 0.6 * 18e-3, "conv9": 5e-3}
-    times[claiming] += 8e-3  # the updates
-    for name, seconds in times.items():
-        assert sizes[name] == pytest.approx(seconds, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -634,23 +491,8 @@ def test_means_and_medians_of_steps():
 
 def level(record, seconds, timed, steps=3):
     """A process of which each step takes `seconds` in a layer, and 1 s in updates."""
-    rows = tuple(
-        ProfiledPart(
-            **part._asdict(),
-            seconds=(own,) * steps,
-            flops=0,
-            bytes=0,
-            operations={},
-        )
-        for part, own in ((HOT, seconds), (UPDATES, 1.0))
-    )
-    return StepProfile(
-        step_seconds=(seconds + 1.0,) * steps,
-        input_wait_seconds=(0.0,) * steps,
-        rows=rows,
-        graph={},
-        record=record(devices=2, step_seconds=(timed,) * 3),
-    )
+    rows = [exact_row(HOT, *[seconds] * steps), exact_row(UPDATES, *[1.0] * steps)]
+    return exact_profile(record, rows, (timed,) * 3, devices=2)
 
 
 def test_the_numbers_of_an_explanation(lenet_runs):
@@ -684,23 +526,9 @@ def test_noise_of_operations_is_a_limit_of_chance(lenet_runs):
 
 
 def test_rows_of_one_size_are_in_order_of_their_names(lenet_runs):
-    record = lenet_runs()
-
-    def process(more):
-        parts = [StepPartKey(name, CONV, FORWARD) for name in ("b", "a", "c")]
-        rows = tuple(
-            ProfiledPart(
-                **part._asdict(), seconds=(1.0 + own,) * 2, flops=0, bytes=0, operations={}
-            )
-            for part, own in zip(parts, more, strict=True)
-        )
-        return StepProfile(
-            step_seconds=(3.0 + sum(more),) * 2,
-            input_wait_seconds=(0.0,) * 2,
-            rows=rows,
-            graph={},
-            record=record(step_seconds=(3.0,) * 2),
-        )
-
-    found = explain([process((0, 0, 0))], [process((0.5, -0.5, 2.0))])
-    assert [row.layer for row in found.rows] == ["c", "a", "b"]
+    parts = [StepPartKey(name, CONV, FORWARD) for name in ("b", "a", "c")]
+    base, new = (
+        exact_profile(lenet_runs(), [exact_row(*one) for one in zip(parts, seconds, strict=True)])
+        for seconds in ((1.0, 1.0, 1.0), (1.5, 0.5, 3.0))
+    )
+    assert [row.layer for row in explain([base], [new]).rows] == ["c", "a", "b"]

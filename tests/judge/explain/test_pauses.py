@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
-from step_profiles import CONV
+from step_profiles import CONV, exact_profile, exact_row
 
 from cnnbench.judge.explain.pauses import find_pauses
 from cnnbench.judge.explain.sides import PAUSES, ComparedProfiles
@@ -14,9 +12,7 @@ from cnnbench.records.profiles import (
     GAPS,
     INPUT_WAIT,
     PROGRAM,
-    ProfiledPart,
     StepPartKey,
-    StepProfile,
 )
 
 FIRST, SECOND = (StepPartKey(name, CONV, FORWARD) for name in ("conv0", "conv1"))
@@ -28,28 +24,14 @@ def process(lenet_runs):
     """process(STEPS, PART=SLOW): a process of which steps take more, {step: seconds}."""
     record = lenet_runs()
 
-    def make(steps, more=None, timed=None, cpu=None, usual=USUAL, alike=False):
+    def make(steps, more=None, timed=None, cpu=(), usual=USUAL, alike=False):
         more = more or {}
         rows = [
-            ProfiledPart(
-                **part._asdict(),
-                seconds=tuple(seconds + more.get(part, {}).get(step, 0.0) for step in range(steps)),
-                flops=0,
-                bytes=0,
-                operations={},
-            )
+            exact_row(part, *(seconds + more.get(part, {}).get(step, 0.0) for step in range(steps)))
             for part, seconds in usual.items()
         ]
-        totals = tuple(map(sum, zip(*(one.seconds for one in rows), strict=True)))
-        run = record(step_seconds=totals if alike else timed or (10.0,) * steps)
-        run = dataclasses.replace(run, step_cpu_seconds=cpu or ())
-        return StepProfile(
-            step_seconds=totals,
-            input_wait_seconds=(0.0,) * steps,
-            rows=tuple(rows),
-            graph={},
-            record=run,
-        )
+        timed = () if alike else timed or (10.0,) * steps
+        return exact_profile(record, rows, timed, step_cpu_seconds=cpu)
 
     return make
 

@@ -5,11 +5,11 @@ Tests cnnbench/judge/explain/sides.py.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
-from step_profiles import CONV
+from step_profiles import CONV, exact_profile
+from step_profiles import exact_row as row
 
 from cnnbench.judge.explain.sides import PAUSES, ComparedProfiles, ProfiledSide, StepTimes
 from cnnbench.records.profiles import (
@@ -23,9 +23,7 @@ from cnnbench.records.profiles import (
     REST,
     TO_INPUT,
     UPDATE,
-    ProfiledPart,
     StepPartKey,
-    StepProfile,
 )
 
 FIRST, SECOND = (StepPartKey(name, CONV, FORWARD) for name in ("conv0", "conv1"))
@@ -34,29 +32,11 @@ REDUCED, UPDATED, COPIED = (
 )
 
 
-def row(part, *seconds, flops=0, bytes=0, operations=None):
-    return ProfiledPart(
-        **part._asdict(), seconds=seconds, flops=flops, bytes=bytes, operations=operations or {}
-    )
-
-
 @pytest.fixture
 def profile(lenet_runs):
     """profile(ROWS): a process; the rows of each step add up to the step."""
     record = lenet_runs()
-
-    def make(*rows, devices=1, timed=None, placed=True):
-        totals = tuple(map(sum, zip(*(one.seconds for one in rows), strict=True)))
-        run = record(devices=devices, step_seconds=timed or totals)
-        return StepProfile(
-            step_seconds=totals,
-            input_wait_seconds=(0.0,) * len(totals),
-            rows=rows,
-            graph={},
-            record=run if placed else dataclasses.replace(run, placement=None),
-        )
-
-    return make
+    return lambda *rows, **parts: exact_profile(record, rows, **parts)
 
 
 @pytest.fixture
@@ -162,7 +142,8 @@ def test_parts_of_one_name_are_added(profile):
 )
 def test_a_single_tower_has_updates_in_place_of_reductions(profile, devices, placed, expected):
     rows = [row(part, 1.0) for part in (REDUCED, UPDATED, COPIED)]
-    base, new = ([profile(*rows, devices=count, placed=placed)] for count in devices)
+    place = {} if placed else {"placement": None}
+    base, new = ([profile(*rows, devices=count, **place)] for count in devices)
     found = ComparedProfiles(base, new)
     assert [*found.times] == expected
     added = sum(times.of_sides[0] for times in found.times.values())

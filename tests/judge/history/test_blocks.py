@@ -27,6 +27,7 @@ from cnnbench.judge.history.page import HistoryDocument, csv_rows, history_metri
 from cnnbench.judge.history.phrases import no_step_text
 from cnnbench.judge.history.steps import LevelChange, Outlier, Trend
 from cnnbench.judge.metrics.rules import Acceptance, Rules
+from cnnbench.records.subject import Subject
 
 SPEED = METRICS["throughput"]
 
@@ -251,6 +252,26 @@ def test_names_of_commits(by_commit, series_of, name, is_one):
     # The name of a day is no commit, whatever was measured.
     (day,) = series_of([by_commit(100.0, name)], by="day")[0].points
     assert not is_commit(day)
+
+
+@pytest.mark.parametrize(
+    ("repository", "is_hosted"),
+    [
+        ("git.example.org/deep/er/nets.py", True),
+        ("nets", False),  # the name of a folder
+        ("javascript:alert(1)//a.b/c", False),
+        ('a.b/c"><script>alert(1)</script>', False),
+        ("a.b/c?x={commit}", False),
+        ("user@a.b/c", False),
+        ("..//a", False),
+    ],
+)
+def test_without_an_address_commits_lead_to_the_repository_of_their_records(
+    by_commit, series_of, repository, is_hosted
+):
+    subject = Subject(repository=repository, revision="a" * 40)
+    (point,) = series_of([by_commit(100.0, subject=subject)])[0].points
+    assert commit_link(point, "") == (f"https://{repository}/commit/{'a' * 40}" * is_hosted)
 
 
 # Charts

@@ -4,11 +4,12 @@ Tests cnnbench/judge/history/reading.py.
 """
 
 import dataclasses
+from pathlib import Path
 
 from cnnbench.judge.history import contents
 
 
-def test_hidden_files_and_folders_are_ignored(tmp_path, by_commit, saved, reductions):
+def test_hidden_files_and_other_documents_are_ignored(tmp_path, by_commit, saved, reductions):
     made = [
         *by_commit.history([100.0] * 2, per_commit=2),
         reductions(6.0, reductions.point(spec="copy")),
@@ -16,8 +17,13 @@ def test_hidden_files_and_folders_are_ignored(tmp_path, by_commit, saved, reduct
     saved(saved(tmp_path, made) / "deep", [by_commit(50.0, flags={"model": "resnet20"})])
     saved(tmp_path / ".sweep", [by_commit(1.0)])
     (tmp_path / ".hidden.json").write_text("{")
+    (tmp_path / "cut.json").write_text("{")
+    (tmp_path / "other.json").write_text('{"schema": 1, "kind": "comparison"}')
     found = contents(tmp_path)
-    assert found.skipped == ()
+    assert {Path(file.path).name: file.defect for file in found.skipped} == {
+        "cut.json": True,
+        "other.json": False,
+    }
     assert (
         sorted(one.configuration.kind for one in found.entries) == ["allreduce"] * 2 + ["run"] * 5
     )

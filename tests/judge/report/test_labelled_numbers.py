@@ -9,15 +9,13 @@ import json
 import random
 import re
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from pages import report_of
-from studies import tuning
 
 from cnnbench.base.document import Table
 from cnnbench.base.document.markdown import report_to_markdown
-from cnnbench.campaigns.tune.texts import table_text
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.compare.estimate import from_test_scale
 from cnnbench.judge.compare.result import Comparison
@@ -86,10 +84,10 @@ CASES = {
 ONE_METRIC = ("slower", "pauses", "few steps", "sessions")
 
 
-@pytest.fixture(params=CASES)
-def case(request, full_runs):
+@pytest.fixture(scope="module", params=CASES)
+def case(request, make_full_runs):
     """Name, comparison, report, and all outputs by name."""
-    runs = CASES[request.param].runs(full_runs)
+    runs = CASES[request.param].runs(make_full_runs())
     found = compare_records(runs[::2], runs[1::2])
     report = build(gather(Loaded(tuple(runs), ()), comparison=found))
     outputs = {name: write(found) for name, write in FORMATS.items()}
@@ -253,20 +251,3 @@ def test_a_page_without_a_comparison_has_one_median_step(full_runs):
     report = report_of(full_runs(step_seconds=steps, losses=(), flags={"num_batches": 4}))
     assert table_rows(report, "median step, ms") == ["155.0"]
     assert not table_rows(report, "median step_p50_seconds, s")
-
-
-def test_gains_of_a_search_say_whether_they_are_of_races_or_of_pairs():
-    made = tuning(gain=0.05, low=0.02, high=0.08)
-    leader, given, *others = made.rows
-    leader = replace(leader, gain=-0.005, low=-0.03, high=0.02, images_per_sec=183.0)
-    made = replace(made, rows=(leader, given, *others))
-    outputs = {
-        "table": plain(table_text(made)),
-        "page": plain(report_to_markdown(build(gather(Loaded((), (), (), (made,)))))),
-    }
-    for output, text in outputs.items():
-        assert "5.0 % (2.0 to 8.0 %) faster than the flags as given, 12 pairs" in text, output
-    assert "gain in images/sec candidate races" in outputs["table"]
-    assert "within rounds, not from the medians; the answer is from the pairs" in outputs["table"]
-    assert "| gain in races | 95 % interval | median images/sec in races |" in outputs["page"]
-    assert "the gain in the verdict is estimated only from the pairs" in outputs["page"].lower()

@@ -9,22 +9,20 @@ cnnbench/judge/report/sections/steps.py.
 
 import dataclasses
 import itertools
-import json
 import math
 
 import pytest
 from pages import report_of, rows, section
 from step_profiles import changed
-from studies import roofline, tuning
+from studies import tuning
 
-from cnnbench.base.charts import HIGHER, LOWER, LineChart, RowChart
+from cnnbench.base.charts import HIGHER, LOWER, RowChart
 from cnnbench.base.document import ChartGroup, Paragraph, Table
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.blocks import causes_table
-from cnnbench.judge.report import build, gather, load, render
-from cnnbench.judge.report.sections.roofline import roofline_sections
+from cnnbench.judge.report import build, gather
 from cnnbench.records.load import Loaded
 from cnnbench.records.run import Imported, Measured, ResourceUse, StartupSeconds
 from cnnbench.records.subject import Subject
@@ -37,47 +35,6 @@ def test_sections_without_anything_to_say_are_left_out(full_runs):
     assert [one.key for one in report_of(bare).sections] == [
         *("reach", "reproduce", "throughput", "mfu", "warmup", "steps", "environment", "runs")
     ]
-
-
-@pytest.mark.parametrize(
-    ("key", "row", "expected"),
-    [
-        # The median of 100, 101, 99, 100.5, 99.5 and 102.
-        ("throughput", 0, {"median images/sec": "100.3", "range": "99.00 to 102.0"}),
-        ("throughput", 0, {"95 % interval": "99.00 to 102.0", "median step, ms": "79.80"}),
-        # Against one device in any mode: 180.5 / 2 / 100.25 and 320 / 4 / 100.25.
-        ("scaling", 0, {"devices": "1", "efficiency": "100.0 %"}),
-        ("scaling", 1, {"devices": "2", "efficiency": "90.0 %"}),
-        ("scaling", 2, {"devices": "4", "efficiency": "79.8 %"}),
-        # The mean step equals the median one: 100.25 images/sec * 6 GFLOP / 2 TFLOP/s.
-        ("mfu", 0, {"MFU": "30.1 %", "achieved, GFLOP/s": "601.5", "peak, GFLOP/s": "2,000"}),
-        ("memory", 0, {"median peak memory, MiB": "510.0"}),
-        ("warmup", 0, {"start-up, s": "3.500", "import, s": "2.000", "warm-up steps": "2"}),
-        # Two devices at 4 GB/s each copy the 2 S bytes in S / 4 GB/s; measured was S / 2 GB/s.
-        ("allreduce", 0, {"size": "4 KiB", "busbw, GB/s": "2.000", "of the copy estimate": "50 %"}),
-        ("allreduce", 3, {"busbw, GB/s": "1.000", "#wrong": "3"}),
-        ("conditions", 0, {"processes": "1 of 6"}),
-        # A run that failed decides, whatever the speed of the others.
-        ("baseline", 0, {"verdict": "failed"}),
-    ],
-)
-def test_figures_by_hand(report, key, row, expected):
-    found = rows(report, key)[row]
-    assert {title: found[title] for title in expected} == expected
-
-
-def test_charts_of_scaling_have_the_points_of_the_table(report):
-    found = {
-        one.title.partition(": ")[2]: one.series
-        for one in report.charts
-        if isinstance(one, LineChart)
-    }
-    curve, linear = found["median images/sec over devices"]
-    assert [devices for devices, _ in curve.points] == [1.0, 2.0, 4.0]
-    assert [speed for _, speed in curve.points] == pytest.approx([100.25, 180.5, 320.0])
-    assert [speed for _, speed in linear.points] == pytest.approx([100.25, 200.5, 401.0])
-    (shares,) = found["scaling efficiency"]
-    assert [share for _, share in shares.points] == pytest.approx([1.0, 0.9, 0.798], abs=1e-3)
 
 
 def test_a_commit_compared_with_several_has_a_row_for_each(full_runs):
@@ -104,12 +61,6 @@ def test_a_commit_compared_with_several_has_a_row_for_each(full_runs):
     }
 
 
-def test_scaling_without_one_device_is_against_the_fewest(full_runs):
-    two, four = rows(report_of(full_runs(180, devices=2), full_runs(324, devices=4)), "scaling")
-    assert (two["efficiency"], four["efficiency"]) == ("100.0 %", "90.0 %")
-    assert four["against"] == "lenet, batch 8, 2 cpu, parameter_server"
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -121,32 +72,6 @@ def test_scaling_without_one_device_is_against_the_fewest(full_runs):
 def test_other_batches_models_and_revisions_are_other_curves(full_runs, other):
     report = report_of(full_runs(100), full_runs(180, devices=2, **other))
     assert "scaling" not in {one.key for one in report.sections}
-
-
-def test_steps(report):
-    first = rows(report, "steps")[0]
-    assert first["timed steps"] == str(6 * 24)
-    assert float(first["slowest, ms"]) == pytest.approx(1000 * 8 / 99 * 1.1, rel=1e-3)
-    # Steps of 0.9, 1 and 1.1: the quartiles are 0.975 and 1.025. Medians of 8/102 to 8/99 s.
-    assert (first["within a process"], first["between processes"]) == ("5.0 %", "3.0 %")
-
-
-def test_long_unsteady_series_of_many_processes(full_runs):
-    # 500 steps of 80 ms, 500 of 100, one of a second.
-    seconds = (*[0.08] * 500, *[0.1] * 300, 1.0, *[0.1] * 199)
-    records = [full_runs(100, step_seconds=seconds, losses=()) for _ in range(10)]
-    report = report_of(*records)
-    series, boxes = (one for one in report.charts if "1 cpu: " in one.title)
-    assert len(series.series) == len(boxes.rows) == 8
-    assert series.note.startswith("8 of 10 ")
-    points = series.series[-1].points
-    assert len(points) <= 320
-    # The part's median, and beside it the step that stands out.
-    assert {(-1.0, 80.0), (801.0, 1000.0)} <= set(points)
-    assert {round(y) for x, y in points if 0 < x < 500} == {80}
-    assert "lenet, batch 8, 1 cpu" in section(report, "warmup").visible_when_folded.text
-    (row,) = rows(report, "warmup")
-    assert row["steps in order"].startswith("10 ")
 
 
 @pytest.mark.parametrize(
@@ -167,36 +92,33 @@ def test_losses_that_are_not_finite_are_told_and_no_value(full_runs):
     assert (row["last loss"], row["losses"]) == ("1.000", "not finite in 1 of 2")
 
 
-def test_nothing_at_all():
-    report = report_of()
-    assert (report.title, report.sections, report.highlights) == ("No results", (), ())
-    assert report.answers == ()
-
-
-def test_a_slower_configuration_is_called_slower_with_the_same_numbers(full_runs):
+def test_a_slower_configuration_has_the_same_numbers_everywhere(full_runs):
     base, new = (
         full_runs.of(110, 111, 109, 110, 112, 110),
         full_runs.of(100, 101, 99, 100, 102, 100),
     )
     report = report_of(*new, base=base)
     (row,) = rows(report, "baseline")
-    judged = compare_records(base, new).entries[0].main.judgement
-    assert row["verdict"] == "slower"
-    assert row["change"] == f"{100 * judged.change:+.1f} %"
-    assert row["p"] == f"{judged.p_adjusted:.2g}"
-    *_, method = section(report, "baseline").blocks
-    assert (method.title, method.folded) == ("How it was judged", True)
-    (drawn,) = (one for one in report.charts if one.title.startswith("Change of throughput"))
-    (bar,) = drawn.rows
-    ((change, _),) = bar.values
-    assert (change, bar.low, bar.high) == (judged.change, judged.low, judged.high)
-    assert (bar.tone, drawn.limit[0], drawn.x.better) == ("bad", 0.0, HIGHER)
+    main = compare_records(base, new).entries[0].main
+    judged = main.judgement
     # What counts comes first, before what a narrow screen cuts off.
-    assert list(row)[:3] == ["configuration", "verdict", "change"]
+    assert [*row.items()][1:3] == [
+        ("verdict", "slower"),
+        ("change", f"{100 * judged.change:+.1f} %"),
+    ]
+    assert row["p"] == f"{judged.p_adjusted:.2g}"
+    *others, method = section(report, "baseline").blocks
+    assert (method.title, method.folded) == ("How it was judged", True)
+    (group,) = (one for one in others if isinstance(one, ChartGroup))
+    changes, strip = group.charts
+    (bar,) = changes.rows
+    assert (bar.values[0][0], bar.low, bar.high) == (judged.change, judged.low, judged.high)
+    assert (bar.tone, changes.limit[0], changes.x.better) == ("bad", 0.0, HIGHER)
+    assert [row.label for row in strip.rows] == ["BASE", "NEW"]
+    drawn = [tuple(value for value, _ in row.values) for row in strip.rows]
+    assert drawn == [tuple(main.base), tuple(main.new)]
+    assert [row.centre for row in strip.rows] == [judged.base_median, judged.new_median]
     answer = report.answers[0]
-    assert answer.tone == "bad"
-    assert answer.text.startswith(f"NEW is {-100 * judged.change:.1f} % slower")
-    assert "regression" in answer.details[0]
     assert "% slower" not in " ".join(answer.details)  # said in the headline
 
 
@@ -204,16 +126,10 @@ def test_another_network_is_an_answer_and_no_change(full_runs):
     sizes = {"parameters": 40, "training_flops_per_image": 12 * 10**9}
     wider = dataclasses.replace(full_runs(1).model, **sizes)
     base, new = full_runs.of(100, 101, 99, 100), full_runs.of(432, 433, 431, 432, model=wider)
-    report = report_of(*new, base=base)
-    answer = report.answers[0]
-    assert "10 → 40 parameters, +100.0 % FLOPs" in answer.text
-    assert answer.tone == ""
-    assert answer.details[0] == "Changed work"
-    told = section(report, "baseline")
-    (row, *_) = (block.rows[0] for block in told.blocks if isinstance(block, Table))
+    blocks = section(report_of(*new, base=base), "baseline").blocks
+    (row, *_) = (block.rows[0] for block in blocks if isinstance(block, Table))
     assert {cell.tone for cell in row} == {"", "changed"}
-    assert not any(isinstance(block, ChartGroup) for block in told.blocks)
-    assert "332.0 %" not in render(report, "markdown")
+    assert not any(isinstance(block, ChartGroup) for block in blocks)
 
 
 def test_a_cause_names_its_flag_once(full_runs, profiles):
@@ -228,17 +144,6 @@ def test_a_cause_names_its_flag_once(full_runs, profiles):
     assert sections_to_text([[causes_table(found)]]).count(fact) == 1
 
 
-def test_undecided_is_said_once(full_runs):
-    base, new = (full_runs.of(*speeds) for speeds in ((100, 105, 95), (101, 106, 97)))
-    answer = report_of(*new, base=base).answers[0]
-    assert answer.text.startswith("Undecided: ")
-    alike = [full_runs.of(*[100, 101, 99] * 4, flags={"batch_size": 16}) for _ in range(2)]
-    several = report_of(*new, *alike[0], base=[*base, *alike[1]]).answers[0]
-    assert "1 inconclusive, 1 same" in several.details
-    for one in (answer, several):
-        assert " ".join((one.text, *one.details)).lower().count("undecided") <= 1
-
-
 def test_a_page_has_one_median_of_a_configuration(full_runs):
     """Which disturbances are rare is decided for A and B together, in the report as well."""
     base, new = full_runs.of(*[100.0] * 6), full_runs.of(*[100.0] * 6)
@@ -248,40 +153,6 @@ def test_a_page_has_one_median_of_a_configuration(full_runs):
     report = report_of(*new, base=base)
     judged, own = (rows(report, key)[0] for key in ("baseline", "throughput"))
     assert judged["new"] == own["median images/sec"]
-
-
-def test_one_peak_per_machine_and_number_format(full_runs):
-    measured = full_runs.with_peak
-    other = {"cpu_model": "Other CPU"}
-    records = (
-        *(measured(peak) for peak in (78e9, 152e9, 100e9)),
-        measured(90e9, devices=2),
-        measured(300e9, flags={"precision": "bf16"}),
-        measured(50e9, environment=other),
-    )
-    results = gather(Loaded(records, ()))
-    found = rows(build(results), "mfu")
-    assert [row["peak, GFLOP/s"] for row in found] == ["152.0", "50.00", "300.0", "152.0"]
-    assert "4 processes" in found[0]["source of the peak"]
-    assert not any("MFU" in row for row in found)  # all above the peak
-    assert "100 %" in section(build(results), "mfu").visible_when_folded.text
-    peaks = [one.records[0].measured.peak_flops_per_sec for one in results.configured]
-    achieved = [one.process_values("achieved_flops_per_sec").median for one in results.configured]
-    assert peaks == [152e9, 50e9, 300e9, 152e9]
-    assert all(value > peak for value, peak in zip(achieved, peaks, strict=True))
-
-
-def test_steady_is_counted_from_the_first_timed_step(full_runs):
-    # Steady from within the warm-up on: there is no step -3.
-    step = 0.08
-    record = full_runs(
-        100,
-        warmup_step_seconds=(step * 8, *[step] * 19),
-        warmup_losses=(2.0,) * 20,
-        step_seconds=(step, step * 1.01) * 12,
-    )
-    (row,) = rows(report_of(record, record), "warmup")
-    assert row["steady from timed step"] == "1"
 
 
 def test_facts_that_decide_speed_are_pointed_at(full_runs):
@@ -300,16 +171,6 @@ def test_facts_that_decide_speed_are_pointed_at(full_runs):
     assert (first["cpu_governor"], first["run"]) == ("performance", records[0].run_id[:8])
 
 
-def test_a_reduction_that_failed_says_why(make_reductions):
-    reductions = make_reductions()
-    bad = reductions.point(None, spec="nccl", devices=2, checked=0, error="no such library")
-    report = report_of(reductions=[reductions(reductions.point(2.0, devices=2), bad)])
-    good, failed = rows(report, "allreduce")
-    assert (good["#wrong"], good["error"]) == ("0", "-")
-    assert (failed["#wrong"], failed["error"]) == ("not checked", "no such library")
-    assert [failed[title] for title in ("median time, µs", "busbw, GB/s")] == ["-", "-"]
-
-
 def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
     starts = ("12:00:00+00:00", "08:00:00-05:00", "13:00:00+02:00")
     (record,) = everything.allreduces
@@ -318,114 +179,22 @@ def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
     assert [one.started_at[11:] for one in found] == [starts[2], starts[0], starts[1]]
 
 
-def test_a_prediction_lies_beside_the_measured_curve(full_runs, tmp_path, call, saved):
-    saved(tmp_path, (full_runs(100.0 * n**0.9, devices=n) for n in (1, 4)))
-    words = ["allreduce", "--predict", "--model=lenet", "--link=roce100", "--devices=4,64"]
-    words += ["--all_reduce_spec=copy,xring", f"--result_json={tmp_path / 'predicted.json'}"]
-    call(*words)
-    drawn = json.loads((tmp_path / "predicted.json").read_text())["rows"]
-    seconds = min(row["allreduce_seconds"] for row in drawn if row["devices"] == 4)
-    report = build(gather(load([str(tmp_path)])))
-    # Eight images a step at 100 images/sec on one device.
-    expected = 4 * 8 / (8 / 100 + seconds)
-    speeds = next(one for one in report.charts if one.title.endswith("images/sec over devices"))
-    predicted = speeds.series[-1]
-    assert predicted.name == "predicted, roce100"
-    assert predicted.points == ((1.0, 100.0), (4.0, pytest.approx(expected)))
-    one, four = rows(report, "scaling")
-    assert one["predicted images/sec"] == "-"
-    assert float(four["predicted images/sec"]) == pytest.approx(expected, rel=1e-3)
-    # The table names the fastest algorithm on each number of devices.
-    listed = rows(report, "predicted")
-    for count in ("4", "64"):
-        own = [one for one in listed if one["devices"] == count]
-        assert [one["algorithm"] for one in own] == ["copy", "xring"]
-        times = [float(one["reduction, ms"].replace(",", "")) for one in own]
-        assert [one["fastest"] == "yes" for one in own] == [one == min(times) for one in times]
-    # Another network has none, and a prediction is about training on one device.
-    loaded = load([str(tmp_path)])
-    for flags, counts in (({"forward_only": True}, (1, 4)), ({"eval": True}, (1, 4)), ({}, (2, 4))):
-        runs = tuple(full_runs(100.0 * n, devices=n, flags=flags) for n in counts)
-        other = dataclasses.replace(loaded, records=runs)
-        assert "predicted images/sec" not in rows(build(gather(other)), "scaling")[1]
-    (of_lenet,) = loaded.predictions
-    of_other = dataclasses.replace(loaded, predictions=(dataclasses.replace(of_lenet, model="b"),))
-    assert "predicted images/sec" not in rows(build(gather(of_other)), "scaling")[1]
-
-
-def test_a_page_about_many_results_has_few_charts_and_lists_the_others(full_runs):
+def test_earlier_results_are_rows_of_their_own(full_runs):
     revisions = [f"{number:040x}"[::-1] for number in range(80)]
-    loaded = [
-        full_runs(100 + number, subject=Subject(repository="nets", revision=revision))
-        for number, revision in enumerate(revisions)
-    ]
-    base = full_runs.of(*(100,) * 4)
-    results = gather(Loaded(tuple(loaded), ()), Loaded(tuple(base), ()))
-    report = build(results)
-    drawn = report.charts
-    assert len(drawn) < 30
-    assert max(len(one.rows) for one in drawn if isinstance(one, RowChart)) == 24
-    sections = {one.key: one for one in report.sections}
-    (earlier,) = [one for one in sections["earlier"].blocks if isinstance(one, Table)]
-    (shown,) = [one for one in sections["memory"].blocks if isinstance(one, Table)]
+    report = report_of(
+        *(
+            full_runs(100, subject=Subject(repository="nets", revision=revision))
+            for revision in revisions
+        )
+    )
+    assert max(len(one.rows) for one in report.charts if isinstance(one, RowChart)) == 24
+    (earlier,), (shown,) = (
+        [one for one in section(report, key).blocks if isinstance(one, Table)]
+        for key in ("earlier", "memory")
+    )
     names = [row[0].text for one in (shown, earlier) for row in one.rows]
     assert (len(shown.rows), len(earlier.rows), len({*names})) == (60, 20, 80)
-    assert earlier.rows[0][0].text.endswith(f"{revisions[19][:12]}")  # the newest of them
-    (extent,) = [one.text for one in report.answers if one.name == "Extent"]
-    assert "60 of 80" in extent
-    assert len(sections["runs"].blocks[1].rows) == 60
-    few = build(gather(Loaded(tuple(loaded[:60]), ())))
-    assert "earlier" not in {one.key for one in few.sections}
-
-
-def test_many_processes_are_listed_in_part(full_runs):
-    runs = full_runs.of(*(100.0 + 0.1 * number for number in range(350)))
-    report = build(gather(Loaded(tuple(runs), ())))
-    sections = {one.key: one for one in report.sections}
-    text, listed = sections["runs"].blocks
-    assert text.text.endswith("300 of 350.")
-    assert len(listed.rows) == 300
-    (drawn,) = [one for one in sections["throughput"].blocks if isinstance(one, ChartGroup)]
-    (row,) = drawn.charts[0].rows
-    values = [value for value, _ in row.values]
-    assert len(values) == 40
-    assert (min(values), max(values)) == pytest.approx((100, 134.9), rel=0.02)
-
-
-def used(leak=0, *, gpu=False, loop=(10.0, 50.0)):
-    """Samples of a minute; from second 10 on, memory grows by `leak` MiB a second."""
-    seconds = tuple(map(float, range(1, 61)))
-    memory = tuple(2.0**20 * (100 + leak * max(0, at - 10)) for at in seconds)
-    return ResourceUse(
-        seconds=seconds,
-        memory_bytes=memory,
-        device_memory_bytes=(2.0**20,) * 60 if gpu else (),
-        busy_cpus=(1.5,) * 60,
-        loop_start=loop[0],
-        loop_end=loop[1],
-        sampler_cpu_seconds=0.015,
-    )
-
-
-def test_memory_and_cpus_are_drawn_over_time(full_runs):
-    runs = [full_runs(100, resources=used(leak)) for leak in (1, 1, 2)]
-    report = report_of(*runs, full_runs(100), full_runs(200, flags={"model": "resnet20"}))
-    (row,) = rows(report, "use")
-    assert row["most memory"] == "150 MiB"
-    assert row["growth in the timed loop"] == "+40 MiB"
-    assert row["median of CPUs in use"] == "1.500"
-    assert row["CPU time of the sampler"] == "0.0 %"
-    assert row["processes"] == "3"
-    (charts,) = (one for one in section(report, "use").blocks if isinstance(one, ChartGroup))
-    memory, cpus = charts.charts
-    assert memory.shaded == cpus.shaded == (10.0, 50.0, "timed loop")
-    assert [one.points[-1] for one in memory.series] == [
-        (60.0, 150 * 2**20),
-        (60.0, 150 * 2**20),
-        (60.0, 200 * 2**20),
-    ]
-    assert {value for _, value in cpus.series[0].points} == {1.5}
-    assert memory.title in render(report, "html")
+    assert earlier.rows[0][0].text.endswith(revisions[19][:12])  # the newest of them
 
 
 def test_only_tables_of_cnnbench_have_commands_of_imported_runs(full_runs):
@@ -439,49 +208,6 @@ def test_only_tables_of_cnnbench_have_commands_of_imported_runs(full_runs):
     assert (row["command"], row["processes"]) == ("cnnbench", "1")
     listed = rows(report_of(unknown), "runs")
     assert [one["imported from"] for one in listed] == ["log.txt"]
-
-
-def test_growth_is_between_the_samples_within_the_loop(full_runs):
-    # After thinning, no sample is at the ends of the loop.
-    record = full_runs(100, resources=used(1, gpu=True, loop=(10.5, 49.5)))
-    report = report_of(record)
-    assert rows(report, "use")[0]["growth in the timed loop"] == "+38 MiB"
-    assert len([one for one in report.charts if "GPU" in one.title]) == 1
-
-
-def test_without_a_loop_growth_is_unknown(full_runs):
-    report = report_of(full_runs(100, resources=used(1, loop=(None, None))))
-    assert rows(report, "use")[0].get("growth in the timed loop") in (None, "", "-", "—")
-    assert {one.shaded for one in report.charts if "CPUs in use" in one.title} == {None}
-
-
-def test_a_page_of_all_reduces_begins_with_the_fastest_ones(measured):
-    report = report_of(reductions=[measured])
-    answer = report.answers[0]
-    assert (answer.name, answer.tone) == ("All-reduce", "bad")
-    assert answer.text.startswith("1 reduction ")
-    assert [detail.partition(" on ")[0] for detail in answer.details[1:]] == ["4 KiB", "64 KiB"]
-    assert all("xring, 2.000 GB/s" in detail for detail in answer.details[1:])
-    assert "Not compared with anything" not in {one.text for one in report.answers}
-    # What the command prints below its table.
-    fastest = [first for first, _ in measured.fastest_points()]
-    assert [(point.bytes, point.spec) for point in fastest] == [(4096, "xring"), (65536, "xring")]
-
-
-def test_a_page_of_a_roofline_begins_with_what_the_command_says(full_runs):
-    document = roofline(full_runs(100))
-    report = report_of(studies=[document])
-    (answer,) = [one for one in report.answers if one.name.startswith("Roofline of lenet")]
-    assert [value for value in ("80.00 ms", "34.00 ms") if value not in answer.text] == []
-    said = sections_to_text(roofline_sections(document, "x", 0))
-    sentence, *to_win = answer.details
-    assert sentence in " ".join(said.split())
-    most = [(one.partition(" ms ")[0], one.rpartition(" in ")[2]) for one in to_win]
-    assert most == [
-        ("18.00", "conv0, convolution 5x5, kernel gradient"),
-        ("8.000", "conv0, convolution 5x5, forward"),
-        ("2.500", "pool0, pooling, forward"),
-    ]
 
 
 def test_commands_on_a_page_name_no_file_that_its_readers_lack(full_runs):
@@ -516,93 +242,18 @@ def test_slow_steps_of_many_configurations_are_one_note(full_runs):
     assert names == [f"lenet, batch {size}" for size in (4, 8, 16, 32, 64)]
 
 
-def test_processes_of_base_and_new_are_dots_on_one_axis(full_runs):
-    speeds = (110, 111, 109, 110, 112, 110), (100, 101, 99, 100, 102, 100)
-    base, new = (full_runs.of(*side) for side in speeds)
-    report = report_of(*new, base=base)
-    (group,) = (one for one in section(report, "baseline").blocks if isinstance(one, ChartGroup))
-    _, strip = group.charts
-    judged = compare_records(base, new).entries[0].main
-    assert [row.label for row in strip.rows] == ["BASE", "NEW"]
-    drawn = [tuple(value for value, _ in row.values) for row in strip.rows]
-    assert drawn == [tuple(judged.base), tuple(judged.new)]
-    medians = judged.judgement.base_median, judged.judgement.new_median
-    assert tuple(row.centre for row in strip.rows) == medians
-    assert strip.x.better == HIGHER
-    assert "not begin at 0" in strip.note
-
-
-def test_of_many_configurations_the_processes_of_the_worst_are_drawn(full_runs):
-    sizes = (4, 8, 16, 32, 64)
-
-    def side(factor):
-        return [
-            run
-            for size in sizes
-            for run in full_runs.of(
-                *(size * factor(size) * n for n in (99, 100, 101, 100, 99, 101)),
-                flags={"batch_size": size},
-            )
-        ]
-
-    report = report_of(*side(lambda size: 0.5 if size == 64 else 1.0), base=side(lambda size: 1.0))
-    answer = report.answers[0]
-    assert answer.text == "1 of 5 configurations slower"
-    changes, strips = (
-        one.charts for one in section(report, "baseline").blocks if isinstance(one, ChartGroup)
-    )
-    assert [len(one.rows) for one in changes] == [5]
-    assert len(strips) == 3
-    assert "batch 64" in strips[0].title
-    assert "batch 64" in answer.details[0]
-
-
 def test_headlines_are_short_and_details_have_the_rest(full_runs):
     base, new = full_runs.of(*[100.0] * 6), full_runs.of(*[80.0] * 6)
     comparison = compare_records(base, new)
     (entry,) = comparison.entries
-    again = dataclasses.replace(entry.main.judgement, reason="a long reason of the second one")
+    again = dataclasses.replace(entry.main.judgement, reason="a reason of the second one")
     results = (dataclasses.replace(entry.main, confirmation=again), *entry.results[1:])
     entries = (dataclasses.replace(entry, results=results),)
     confirmed = dataclasses.replace(comparison, entries=entries)
     answer = build(gather(Loaded(tuple(new), ()), comparison=confirmed)).answers[0]
     assert answer.text == comparison.answer_lines[0]
-    assert len(answer.text.split()) <= 20
-    assert any("a long reason of the second one" in one for one in answer.details)
-    assert confirmed.answer.startswith(answer.text)
-    assert all(one in confirmed.answer for one in confirmed.answer_lines)
-
-
-@pytest.mark.parametrize(
-    ("kind", "values", "text"),
-    [
-        ("benchmark_seconds", (0.5, 0.7, 0.6), "0.6000 s"),
-        ("benchmark_bytes", (2.0**20,), "1.000 MiB"),
-    ],
-)
-def test_a_report_on_benchmarks_begins_with_their_medians(full_runs, kind, values, text):
-    def run(value, name):
-        made = Imported(
-            program="x", kind=kind, file="a.json", sha256="0" * 64, part=1, values={kind: value}
-        )
-        parts = {"step_seconds": (), "losses": (), "imported": made}
-        return full_runs(100, flags={"benchmark": name}, **parts)
-
-    first = [run(value, "sort") for value in values]
-    answer = report_of(*first).answers[0]
-    assert answer.text == text
-    assert str(len(values)) in answer.details[0]
-    others = [run(1.0, f"other{number}") for number in range(4)]
-    answer = report_of(*first, *others).answers[0]
-    assert answer.text.startswith("5 ")
-    assert len(answer.details) == 5  # three, "and 2 more", how to compare them
-
-
-def test_a_report_without_a_speed_says_so(full_runs):
-    report = report_of(full_runs(error=("OSError", "no disk"), step_seconds=(), losses=()))
-    first, failed = report.answers[:2]
-    assert "No speed" in first.text
-    assert failed.tone == "bad"
+    assert any("a reason of the second one" in one for one in answer.details)
+    assert all(one in confirmed.answer for one in (answer.text, *confirmed.answer_lines))
 
 
 NUMBER, SHARE, BYTES = ("number", "percent", "bytes")
@@ -735,18 +386,6 @@ def test_answers_of_reductions(reductions):
     assert (text, tone) == ("1 reduction failed or summed wrongly", "bad")
     assert details == (f"4 KiB on 4 devices: {of}",)
     assert answers(point(error="lost"))[1:] == ((), "bad")
-
-
-def test_efficiencies_and_rows_of_a_curve(full_runs):
-    records = (full_runs(100), full_runs(150, devices=2), full_runs(200, devices=4))
-    found = rows(report_of(*records), "scaling")
-    names = ("devices", "median images/sec", "median images/sec per device", "efficiency")
-    assert [tuple(row[name] for name in names) for row in found] == [
-        ("1", "100.0", "100.0", "100.0 %"),
-        ("2", "150.0", "75.00", "75.0 %"),
-        ("4", "200.0", "50.00", "50.0 %"),
-    ]
-    assert "predicted images/sec" not in found[0]
 
 
 @pytest.mark.parametrize(("number", "is_told"), [(3, True), (4, False)])

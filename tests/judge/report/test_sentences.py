@@ -20,7 +20,7 @@ from studies import ROWS, roofline, step_profile, strategies, tuning
 
 from cnnbench.base.document import ChartGroup, Items, Paragraph, Table
 from cnnbench.records.all_reduce import Copying
-from cnnbench.records.campaigns import DIFFERENT, StrategyRow
+from cnnbench.records.campaigns import DIFFERENT, NOT_FASTER, StrategyRow
 from cnnbench.records.run import ConditionNote, Conditions, Imported, ResourceUse
 from cnnbench.records.subject import Subject
 
@@ -186,10 +186,18 @@ REPORTS = {
     "modes that train otherwise": lambda runs: report_of(studies=[modes_that_train_otherwise()]),
     "faster flags": lambda runs: report_of(studies=[tuning()]),
     "flags that train otherwise": lambda runs: report_of(studies=[tuning(trains_alike=False)]),
-    "flags that may be faster": lambda runs: report_of(studies=[tuning(verdict="open")]),
+    "a gain of one pair": lambda runs: report_of(studies=[tuning(low=None, pairs=1)]),
+    "a gain of which one end is known": lambda runs: report_of(studies=[tuning(high=None)]),
+    "flags that may be faster": lambda runs: report_of(
+        studies=[tuning(verdict="open", reason="no time")]
+    ),
     "no candidate": lambda runs: report_of(studies=[tuning(verdict="open", leader="as given")]),
     "flags that are as fast": lambda runs: report_of(studies=[tuning(verdict="same")]),
-    "no faster flags": lambda runs: report_of(studies=[tuning(verdict="none", gain=None)]),
+    "flags that are slower": lambda runs: report_of(studies=[tuning(verdict="slower")]),
+    "flags that are not faster": lambda runs: report_of(studies=[tuning(verdict=NOT_FASTER)]),
+    "no faster flags": lambda runs: report_of(
+        studies=[tuning(verdict="none", gain=None, reason="no time")]
+    ),
     "many candidates and layers": lambda runs: report_of(
         studies=[
             tuning(

@@ -106,22 +106,23 @@ NAMES = {
 """Names of series in a document."""
 
 
-@pytest.mark.parametrize(
-    "neighbour",
-    [
-        {"flags": {"num_intra_threads": 1}},
-        {"environment": {"tensorflow_version": "2.18.0"}},
-        {"environment": {"architecture": "arm64"}},
-        {"subject": Subject(repository="example.org/others", revision="b" * 40)},
-        {"subject": Subject(repository="example.org/nets", revision="b" * 40, side="a")},
-    ],
-    ids=lambda neighbour: "-".join(neighbour),
-)
-@pytest.mark.parametrize("format", NAMES)
+NETS = "example.org/nets"
+NEIGHBOURS = [
+    ("bencher", {"flags": {"num_intra_threads": 1}}),
+    ("mlflow", {"flags": {"num_intra_threads": 1}}),
+    ("github-action-benchmark", {"environment": {"tensorflow_version": "2.18.0"}}),
+    ("openmetrics", {"environment": {"architecture": "arm64"}}),
+    ("openmetrics", {"subject": Subject(repository="example.org/others", revision="b" * 40)}),
+    ("junit", {"subject": Subject(repository=NETS, revision="b" * 40, side="a")}),
+    ("mlflow", {"subject": Subject(repository=NETS, revision="b" * 40, side="a")}),
+]
+
+
+@pytest.mark.parametrize(("format", "neighbour"), NEIGHBOURS)
 def test_names_do_not_depend_on_what_else_is_there(
     lenet_runs, saved, tmp_path, call, format, neighbour
 ):
-    subject = Subject(repository="example.org/nets", revision="b" * 40)
+    subject = Subject(repository=NETS, revision="b" * 40)
     runs = lenet_runs(FACTS)
     others = runs.of(*SPEEDS, **{"subject": subject, **neighbour})
     own = runs.of(*SPEEDS, subject=subject)

@@ -6,11 +6,12 @@ import dataclasses
 
 import pytest
 from pages import report_of, rows, section
+from step_profiles import exact_row
 from studies import spans, step_profile
 
 from cnnbench.base.charts import LOWER
 from cnnbench.base.document import ChartGroup, Paragraph, Table
-from cnnbench.records.profiles import FORWARD, INPUT_OPERATIONS, ProfiledPart, ProfiledSpan
+from cnnbench.records.profiles import FORWARD, INPUT_OPERATIONS, ProfiledSpan, StepPartKey
 from cnnbench.records.run import ResourceUse
 
 NONE = {"warmup_step_seconds": (), "warmup_losses": (), "losses": ()}
@@ -195,19 +196,9 @@ def test_four_profiles_are_drawn(full_runs, count, drawn):
 
 def test_times_of_kinds_are_medians_of_their_sums(full_runs):
     def part(layer, *seconds):
-        return ProfiledPart(
-            layer=layer,
-            kind="b",
-            direction=FORWARD,
-            seconds=seconds,
-            flops=0,
-            bytes=0,
-            operations={},
-        )
+        return exact_row(StepPartKey(layer, "b", FORWARD), *seconds)
 
-    waiting = ProfiledPart(
-        **INPUT_OPERATIONS._asdict(), seconds=(0.0, 0.0, 0.0), flops=0, bytes=0, operations={}
-    )
+    waiting = exact_row(INPUT_OPERATIONS, 0.0, 0.0, 0.0)
     found = step_profile(
         full_runs,
         rows=(part("x", 1.0, 2.0, 9.0), part("y", 1.0, 3.0, 1.0), waiting),
