@@ -44,7 +44,9 @@ def layers(model, classes=10):
     return found
 
 
-def network_of(body):
+def numbered(convs):
+    """Convolutions of (filters, kernel, stride); an edit renumbers those behind it."""
+
     class Edited(Model):
         name = "edited"
         dataset = "cifar10"
@@ -53,31 +55,16 @@ def network_of(body):
         learning_rate = LearningRateSpec(0.1)
 
         def build(self, net, images):
-            return body(net, images)
+            x = images
+            for number, (filters, kernel, stride) in enumerate(convs):
+                with net.scope(f"conv_{number}"):
+                    x = net.conv(x, filters, kernel, stride, batch_norm=True)
+            return net.logits(net.affine(net.flatten(x), 64))
 
     return layers(Edited())
 
 
-def chain(net, x, convs, units=(64,), scopes=None):
-    """Convolutions of (filters, kernel, stride), then dense layers."""
-    for number, (filters, kernel, stride) in enumerate(convs):
-        scope = scopes(number) if scopes else f"conv_{number}"
-        with net.scope(scope):
-            x = net.conv(x, filters, kernel, stride, batch_norm=True)
-    x = net.flatten(x)
-    for one in units:
-        x = net.affine(x, one)
-    return net.logits(x)
-
-
 PLAIN = [(16, 3, 1), (16, 3, 1), (32, 3, 2), (32, 3, 1), (64, 3, 2), (64, 3, 1)]
-
-
-def numbered(convs, units=(64,), scopes=None):
-    """Convolutions named by their number: an edit renumbers those behind it."""
-    return network_of(lambda net, x: chain(net, x, convs, units, scopes))
-
-
 BASE = numbered(PLAIN)
 
 # The layers of B, and what the text about a layer more or less names; () for no such text.
@@ -89,9 +76,7 @@ EDITS = {
         [*PLAIN[:2], (16, 5, 1), (16, 1, 1), *PLAIN[2:]],
         ("2 convolutions more", "5x5, 1x1", "conv_1/conv0"),
     ),
-    "swapped": ([*PLAIN[:2], PLAIN[4], PLAIN[5], PLAIN[3], PLAIN[2]], None),
     "wider": ([*PLAIN[:3], (48, 3, 1), *PLAIN[4:]], ()),
-    "larger kernel": ([*PLAIN[:3], (32, 5, 1), *PLAIN[4:]], ()),
     "all wider": ([(2 * filters, *rest) for filters, *rest in PLAIN], ()),
 }
 
@@ -101,8 +86,6 @@ def test_an_edit_of_a_numbered_network(edit):
     convs, named = EDITS[edit]
     found = Alignment.of(BASE, numbered(convs))
     assert not found.too_different
-    if named is None:
-        return
     text = found.difference_text()
     assert bool(text) == bool(named)
     assert [word for word in named if word not in text] == []
@@ -112,40 +95,6 @@ def test_an_edit_of_a_numbered_network(edit):
     equal = [(one.name, other.name) for one, other in found.pairs if one.shapes == other.shapes]
     assert len(equal) == min(len(BASE), len(found.b)) - (edit == "first inserted")
     assert len(set(found.names_in_a.values())) == len(found.names_in_a)
-
-
-def test_blocks_that_have_swapped_places():
-    def body(order):
-        def build(net, x):
-            x = net.conv(x, 16, 3)
-            for number, kernel in enumerate(order):
-                with net.scope(f"block{number}"):
-                    x = net.conv(net.conv(x, 16, kernel), 16, kernel)
-            return net.logits(net.global_avg_pool(x))
-
-        return network_of(build)
-
-    found = Alignment.of(body([3, 3, 5]), body([5, 3, 3]))
-    assert found.only_in_a == found.only_in_b == ()
-    assert "2 layers" in found.difference_text()
-    assert "(block2/conv0)" in found.difference_text()
-    assert found.names_in_a["block0/conv0"] == "block2/conv0"
-    assert found.names_in_a["block1/conv0"] == "block0/conv0"
-
-
-def test_renamed_scopes_correspond():
-    renamed = numbered(PLAIN, scopes=lambda number: f"part{number // 2}/unit{number % 2}")
-    found = Alignment.of(BASE, renamed)
-    assert [a.shapes for a, _ in found.pairs] == [b.shapes for _, b in found.pairs]
-    assert len(found.pairs) == len(BASE)
-    assert found.names_in_a["part1/unit1"] == "conv_3"
-    assert found.difference_text() == ""
-
-
-def test_another_dense_layer():
-    found = Alignment.of(BASE, numbered(PLAIN, units=(64, 64)))
-    assert [one.kind for one in found.only_in_b] == ["dense"]
-    assert "dense layer more" in found.difference_text()
 
 
 @pytest.mark.parametrize(
@@ -160,9 +109,7 @@ def test_a_deeper_network_has_all_of_the_other(base, new, more):
     assert f"{more} convolutions more" in found.difference_text()
 
 
-@pytest.mark.parametrize(
-    ("base", "new"), [("resnet50", "mobilenet"), ("lenet", "alexnet"), ("resnet50", "vgg16")]
-)
+@pytest.mark.parametrize(("base", "new"), [("resnet50", "mobilenet"), ("lenet", "alexnet")])
 def test_another_family_is_another_network(base, new):
     found = Alignment.of(*(layers(get_model(name, "imagenet"), 1000) for name in (base, new)))
     assert found.too_different

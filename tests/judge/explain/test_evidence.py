@@ -60,19 +60,6 @@ def facts(found):
     return {one.fact: (one.base, one.new) for one in found.facts}
 
 
-def test_another_implementation_is_evidence_of_a_kernel_and_listed(profiles):
-    base = logged(profiles.side(), KERNEL, FORWARDS, reorder())
-    new = logged(profiles.side(slower_kernel()), OTHER, FORWARDS, reorder(5))
-    found = explain(base, new)
-    assert [cause.kind for cause in found.causes] == ["kernel"]
-    (line,) = found.causes[0].evidence
-    assert line.startswith("oneDNN convolution backward_weights: ")
-    assert facts(found) == {
-        "oneDNN convolution backward_weights": ("4 jit:avx2 (f32)", "4 gemm:jit (f32)"),
-        "oneDNN reorder": ("3 jit:uni (f32)", "5 jit:uni (f32)"),
-    }
-
-
 def test_a_variable_is_the_reason_for_the_algorithms_that_follow_from_it(profiles):
     base, new = profiles.side(), profiles.side(slower_everywhere())
     sides = []
@@ -89,23 +76,6 @@ def test_a_variable_is_the_reason_for_the_algorithms_that_follow_from_it(profile
     reasons = [line for cause in found.causes for line in cause.evidence if "in A" in line]
     assert reasons == [f"{ONEDNN}: none in A, 0 in B"]
     assert next(iter(facts(found))) == ONEDNN
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        primitive(propagation="forward_training", implementation="gemm:jit"),
-        primitive(propagation="backward_data", implementation="gemm:jit"),
-        primitive("pooling", "backward_data", implementation="simple"),
-    ],
-    ids=lambda one: f"{one.name} {one.propagation}",
-)
-def test_kernels_of_other_directions_are_no_evidence_of_a_layer(profiles, other):
-    like = dataclasses.replace(other, implementation="jit:avx2")
-    base = logged(profiles.side(), KERNEL, like)
-    found = explain(base, logged(profiles.side(slower_kernel()), KERNEL, other))
-    assert found.causes[0].evidence == ()
-    assert list(facts(found)) == [f"oneDNN {other.name} {other.propagation}"]
 
 
 def test_evidence_changes_no_judgement(profiles):

@@ -83,29 +83,8 @@ PLANTED = {
         "batch norm",
         "batch norm of conv",
     ),
-    "unfused norm, of other kinds": (
-        {
-            **{part: row for part, row in network().items() if part.kind != "batch norm"},
-            **{
-                StepPartKey(part.layer, "other", part.direction): row.times(
-                    3.0, operations={"Mean float32": 2, "Mul float32": 3}
-                )
-                for part, row in network().items()
-                if part.kind == "batch norm"
-            },
-        },
-        {},
-        "batch norm",
-        "batch norm of conv",
-    ),
     "copied weights": (
         with_row(UPDATES, 2.5, {"AssignVariableOp": 12}),
-        {},
-        "copies",
-        "updates and copies of variables",
-    ),
-    "many small copies": (
-        {**with_row(UPDATES, 2.0, {"DeepCopy": 400}), GAPS: Row(6.0)},
         {},
         "copies",
         "updates and copies of variables",
@@ -389,10 +368,8 @@ AT_RANDOM = {2, 3, 9, 14, 22}
     [
         (PROGRAM, set(range(0, 24, 3)), "the training loop", "every third step"),
         (INPUT_WAIT, AT_RANDOM, "the input pipeline", "at irregular distances"),
-        (GAPS, AT_RANDOM, "gaps between operations", "at irregular distances"),
         # The median over the steps is that of a slow one, too.
         (HOT, set(range(1, 24, 2)), "conv2, kernel gradient", "every second step"),
-        (GAPS, set(range(1, 24, 2)), "gaps between operations", "every second step"),
     ],
 )
 def test_steps_that_are_slow_now_and_then_are_a_cause(part, slow, place, text, lenet_runs):

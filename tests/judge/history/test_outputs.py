@@ -247,9 +247,8 @@ def test_marks_of_outliers_are_links_and_those_of_several_commits_are_none(by_co
     assert {*between} == {""}
 
 
-@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("PDF", b"%PDF")])
-def test_pictures_by_the_suffix_of_the_file(trends, suffix, start):
-    assert blocks.render(f"x.{suffix}", HistoryDocument(SPEED, trends)).startswith(start)
+def test_a_picture_by_the_suffix_of_the_file(trends):
+    assert blocks.render("x.PDF", HistoryDocument(SPEED, trends)).startswith(b"%PDF")
 
 
 def test_hostile_text_is_escaped_everywhere(hostile):

@@ -155,20 +155,14 @@ def test_a_page_has_one_median_of_a_configuration(full_runs):
     assert judged["new"] == own["median images/sec"]
 
 
-def test_facts_that_decide_speed_are_pointed_at(full_runs):
-    governors = ("performance", "powersave")
-    # A fact of any name hides no other column.
-    records = [
-        full_runs(100, environment={"cpu_governor": one, "run": one, "memory_bytes": 25276502016})
-        for one in governors
-    ]
+def test_a_fact_of_any_name_hides_no_other_column(full_runs):
+    facts = [{"run": one, "memory_bytes": 25276502016} for one in "xy"]
+    records = [full_runs(100, environment=one) for one in facts]
     report = report_of(*records)
     alike = {row["fact"]: row["value"] for row in rows(report, "environment")}
     assert alike["memory_bytes"] == "23.5 GiB"
-    blocks = section(report, "environment").blocks
-    assert any(isinstance(one, Paragraph) and "cpu_governor" in one.text for one in blocks)
     (first, _) = rows(report, "environment", 1)
-    assert (first["cpu_governor"], first["run"]) == ("performance", records[0].run_id[:8])
+    assert first["run"] == records[0].run_id[:8]
 
 
 def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
@@ -281,19 +275,6 @@ def test_axes_of_the_charts_of_values_of_processes(report):
     }
 
 
-def test_commits_and_machines_are_counted_if_there_are_several(full_runs):
-    def measured(*parts):
-        records = [full_runs(100, **one) for one in parts]
-        return dict(report_of(*records).highlights)["measured"]
-
-    one, two = ({"subject": Subject(revision=letter * 40)} for letter in "ab")
-    there, here = ({"environment": {"hostname": name, "cpu_model": name}} for name in "xy")
-    assert measured(one, one) == "1 configuration, 2 processes"
-    assert measured(one, two) == "1 configuration, 2 commits, 2 processes"
-    assert measured(there, here) == "1 configuration, 2 machines, 2 processes"
-    assert measured({}, {"flags": {"batch_size": 16}}) == "2 configurations, 2 processes"
-
-
 def test_one_device_is_no_answer_of_a_reduction(reductions):
     point = reductions.point
 
@@ -366,28 +347,6 @@ def test_rows_of_reductions(reductions):
     assert all(row["measured (UTC)"] for row in both)
 
 
-def test_answers_of_reductions(reductions):
-    point = reductions.point
-
-    def answers(*points):
-        (answer,) = report_of(reductions=[reductions(*points)]).answers
-        return answer.text, answer.details, answer.tone
-
-    small, large, two = point(bytes=4096), point(bytes=8192), point(bytes=4096, devices=2)
-    of = "xring, 6.000 GB/s bus bandwidth (median)"
-    assert answers(small) == (f"4 KiB on 4 devices: {of}", (), "")
-    assert answers(small, point(3.0, bytes=4096, spec="copy")) == answers(small)
-    text, details, tone = answers(small, large, two)
-    assert (text, tone) == ("The fastest of 2 sizes on 2 or 4 devices", "")
-    assert sorted(details) == sorted(
-        [f"4 KiB on 4 devices: {of}", f"8 KiB on 4 devices: {of}", f"4 KiB on 2 devices: {of}"]
-    )
-    text, details, tone = answers(small, point(wrong=1, spec="copy", bytes=4096))
-    assert (text, tone) == ("1 reduction failed or summed wrongly", "bad")
-    assert details == (f"4 KiB on 4 devices: {of}",)
-    assert answers(point(error="lost"))[1:] == ((), "bad")
-
-
 @pytest.mark.parametrize(("number", "is_told"), [(3, True), (4, False)])
 def test_of_many_reductions_beside_a_comparison_only_failures_are_answers(
     reductions, full_runs, number, is_told
@@ -408,7 +367,7 @@ def use(memory, cpus, end=None, **more):
     return ResourceUse(**{"sampler_cpu_seconds": 0.0, "loop_start": 2.0, "loop_end": end, **values})
 
 
-def test_memory_and_cpus_by_hand(full_runs):
+def test_memory_and_cpus_of_several_processes_are_medians(full_runs):
     first = use((1 << 20, 3 << 20, 4 << 20, 2 << 20), (0.5, 1.0, 2.0, 0.5), 3.0)
     second = use((5 << 20, 4 << 20, 3 << 20), (1.0, 1.0, 3.0), 3.0, sampler_cpu_seconds=0.3)
     unknown = use((7 << 20, 9 << 20), (4.0, 4.0))
@@ -416,24 +375,18 @@ def test_memory_and_cpus_by_hand(full_runs):
     report = report_of(*records, full_runs(100))
     (row,) = rows(report, "use")
     # Largest: 4, 5 and 9 MiB; growth: 1 and -1 MiB; medians: 0.75, 1 and 4; 0.3 of 3 seconds.
-    expected = {
+    assert {
         "most memory": "5 MiB",
         "growth in the timed loop": "+0 B",
         "median of CPUs in use": "1.000",
         "CPU time of the sampler": "10.0 %",
         "processes": "3",
-    }
-    assert {name: row[name] for name in expected} == expected
+    }.items() <= row.items()
     memory, cpus = (
         one for one in report.charts if " of the process" in one.title or "CPUs in" in one.title
     )
-    assert memory.shaded == cpus.shaded == (2.0, 3.0, "timed loop")
     assert [one.name for one in memory.series] == ["process 1", "process 2", "process 3"]
     assert cpus.series[0].points == ((1.0, 0.5), (2.0, 1.0), (3.0, 2.0), (4.0, 0.5))
-    (row,) = rows(report_of(records[1]), "use")
-    assert row["growth in the timed loop"] == "-1 MiB"
-    (row,) = rows(report_of(records[2]), "use")
-    assert "growth in the timed loop" not in row
 
 
 def test_steps_of_a_configuration_by_hand(full_runs):

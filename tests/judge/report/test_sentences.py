@@ -195,9 +195,7 @@ REPORTS = {
     "flags that are as fast": lambda runs: report_of(studies=[tuning(verdict="same")]),
     "flags that are slower": lambda runs: report_of(studies=[tuning(verdict="slower")]),
     "flags that are not faster": lambda runs: report_of(studies=[tuning(verdict=NOT_FASTER)]),
-    "no faster flags": lambda runs: report_of(
-        studies=[tuning(verdict="none", gain=None, reason="no time")]
-    ),
+    "no faster flags": lambda runs: report_of(studies=[tuning(verdict="none", gain=None)]),
     "many candidates and layers": lambda runs: report_of(
         studies=[
             tuning(

@@ -413,7 +413,7 @@ def test_markdown_of_long_names_is_cut_between_its_sections(full_runs, length):
 
 
 def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(full_runs):
-    names = [f"net{number:04}{'x' * 120}" for number in range(250)]
+    names = [f"net{number:04}{'x' * 400}" for number in range(100)]
     one_each = [full_runs(100.0, flags={"model": name}) for name in names]
     slow = full_runs.of(*(speed * 0.8 for speed in BASE), flags={"model": "slow"})
     found = compare_records(

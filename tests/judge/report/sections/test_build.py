@@ -114,6 +114,8 @@ def test_what_was_measured_is_counted(full_runs, measured):
         *("1 configuration", "2 commits", "2 processes", "2 all-reduce runs"),
         *("1 set of modes", "2 searches of flags"),
     ]
+    machines = [full_runs(100, environment={"hostname": one, "cpu_model": one}) for one in "xy"]
+    assert highlights(*machines)["measured"] == "1 configuration, 2 machines, 2 processes"
     # Without a known revision, there are no commits to count.
     assert "commit" not in highlights(full_runs(100), full_runs(100))["measured"]
     assert "measured" not in highlights()

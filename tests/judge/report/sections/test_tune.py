@@ -10,7 +10,11 @@ from studies import tuning
 
 from cnnbench.base.charts import HIGHER
 from cnnbench.base.document import ChartGroup, Paragraph, Table
-from cnnbench.judge.report.sections.tune import search_sections, search_verdict
+from cnnbench.judge.report.sections.tune import (
+    answer_sentence,
+    search_sections,
+    search_verdict,
+)
 from cnnbench.records.campaigns import AS_GIVEN, RefusedCandidate, TuneRow
 
 FLAGS = ("--model=lenet",)
@@ -183,6 +187,11 @@ def test_the_command_is_whole_and_the_answer_has_a_tone():
     assert search_verdict(tuning(trains_alike=False))[1] == "bad"
     scatter, silent = (texts(tuning(scatter=value)) for value in (0.037, None))
     assert [len([text for text in some if "3.7 %" in text]) for some in (scatter, silent)] == [1, 0]
+
+
+@pytest.mark.parametrize("verdict", ["open", "none"])
+def test_the_reason_is_in_the_answer_of_a_search_that_found_nothing(verdict):
+    assert answer_sentence(tuning(verdict=verdict, reason="no time")).endswith(": no time.")
 
 
 @pytest.mark.parametrize(("verdict", "told"), [("same", 1), ("open", 0)])
