@@ -257,6 +257,8 @@ SECONDS = ("seconds to the end of the first step", NUMBER, True, LOWER)
 
 
 def test_axes_of_the_charts_of_values_of_processes(report):
+    (shares,) = [one for one in report.charts if one.title.endswith("share of the peak")]
+    assert shares.limit[0] == 1.0
     found = {
         chart.title: (chart.x.label, chart.x.format, chart.x.zero, chart.x.better)
         for chart in report.charts
