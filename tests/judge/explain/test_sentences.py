@@ -1,8 +1,9 @@
 """The wording of explanations, in a terminal and in Markdown: constructed profiles against files.
 
 Tests cnnbench/judge/explain/causes.py, cnnbench/judge/explain/facts.py,
-cnnbench/judge/explain/phrases.py and cnnbench/judge/explain/blocks.py. Other tests of this folder test kinds, places and values.
-UPDATE_GOLDEN=1 writes the files anew.
+cnnbench/judge/explain/phrases.py and cnnbench/judge/explain/blocks.py.
+
+Other tests of this folder test kinds, places and values. UPDATE_GOLDEN=1 writes the files anew.
 """
 
 from __future__ import annotations
