@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import random
 from statistics import fmean
 
 import pytest
@@ -255,52 +254,6 @@ def test_a_cause_names_a_flag_once_and_no_fact_that_follows_from_it(calm):
     assert "all_reduce: " not in found.answer
 
 
-def delayed(profile, draw):
-    """The profile with other programs that delay the program in about half of the steps."""
-
-    def late(seconds):
-        return tuple(one + draw.choice((0, 6e-3)) * draw.random() for one in seconds)
-
-    rows = [
-        dataclasses.replace(row, seconds=late(row.seconds)) if row.part == PROGRAM else row
-        for row in profile.rows
-    ]
-    return dataclasses.replace(profile, rows=tuple(rows))
-
-
-def test_the_least_time_of_a_program_tells_what_delays_hide(lenet_runs):
-    named = []
-    for seed in SEEDS:
-        profiles, draw = Profiles(lenet_runs(), seed, noise=0.1), random.Random(seed)
-        base, like, new = (
-            [delayed(profiles(rows, steps=20), draw) for _ in range(3)]
-            for rows in (None, None, changed(lambda part: part == PROGRAM, 4.0))
-        )
-        assert explain(base, like).causes == ()
-        named += [cause.kind for cause in explain(base, new).causes]
-    assert named.count("program") >= len(SEEDS) - 1
-    assert set(named) == {"program"}
-
-
-def test_other_work_is_told_where_no_time_stands_out(profiles):
-    flops = changed(lambda part: part[:2] == ("conv1", CONV), 1.0, flops=2 * 10**9)
-    copied = {**network(), UPDATES: network()[UPDATES].times(1.0, operations={"DeepCopy": 12})}
-    smaller = changed(lambda part: part.kind == "ReLU", 1.0, bytes=900)
-    for rows, kind, place in (
-        (flops, "work", "conv1"),
-        (smaller, "work", "Relu"),
-        (copied, "copies", "the optimizer's update"),
-    ):
-        found = explain(profiles.side(), profiles.side(rows))
-        assert found.by_work
-        assert not found.differs_significantly
-        assert f" in {place}" in found.answer
-        assert [cause.kind for cause in found.causes] == [kind]
-    # A flag is no work.
-    base, new = (profiles.side(num_intra_threads=count) for count in (2, 1))
-    assert explain(base, new).causes == ()
-
-
 def test_a_fact_that_processes_of_both_sides_share_is_no_cause(calm):
     def under(side, libraries):
         facts = side[0].record.environment
@@ -325,7 +278,7 @@ def test_documents_survive_their_files(profiles, holds):
     assert document["causes"][0]["difference"] == pytest.approx(found.causes[0].difference)
 
 
-@pytest.mark.parametrize("counts", [(1, 1), (1, 3), (3, 1)])
+@pytest.mark.parametrize("counts", [(1, 1), (3, 1)])
 def test_one_process_is_no_evidence_of_a_cause(counts, profiles):
     found = explain(profiles.side(processes=counts[0]), profiles.side(SLEEPING, counts[1]))
     assert found.causes == ()

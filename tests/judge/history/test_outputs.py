@@ -1,8 +1,8 @@
 """What the history prints, draws and exports; its wording is in golden/*.
 
 Tests cnnbench/judge/history/page.py, cnnbench/judge/history/blocks.py,
-cnnbench/judge/history/phrases.py and, by the changes that series share,
-cnnbench/judge/history/steps.py. UPDATE_GOLDEN=1 writes the files anew.
+cnnbench/judge/history/phrases.py, cnnbench/judge/history/series.py and, by the changes that
+series share, cnnbench/judge/history/steps.py. UPDATE_GOLDEN=1 writes the files anew.
 """
 
 import csv

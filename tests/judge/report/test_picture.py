@@ -139,13 +139,6 @@ def test_conditions_of_profiled_runs_and_of_reductions_count(full_runs, measured
     assert answer.text.startswith("1 of 2 processes")
 
 
-def test_two_rooflines_of_one_configuration_have_their_times(full_runs):
-    pair = tuple(roofline(full_runs(100)) for _ in range(2))
-    found = rows(report_of(studies=pair), "roofline")
-    names = [f"lenet, batch 8, 1 cpu, 2026-11-20 00:0{at}:00" for at in range(2)]
-    assert [one["configuration"] for one in found] == names
-
-
 @pytest.mark.parametrize("command", [None, "cnnbench", [1, 2], []])
 def test_a_place_in_a_sweep_may_hold_anything(full_runs, command):
     record = full_runs(100, sweep={**SWEEP, "command": command})

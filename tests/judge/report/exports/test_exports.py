@@ -336,7 +336,7 @@ def test_one_file_has_one_direction(full_runs, metrics, written, left_out):
 
 @pytest.mark.parametrize(
     ("count", "sizes"),
-    [(99, [99]), (100, [100]), (101, [100, 1]), (200, [100, 100]), (201, [100, 100, 1])],
+    [(100, [100]), (101, [100, 1]), (201, [100, 100, 1])],
 )
 def test_requests_to_mlflow_have_at_most_a_hundred_parameters(full_runs, count, sizes):
     figure = exported(full_runs, 100.0)

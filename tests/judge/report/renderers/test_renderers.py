@@ -20,11 +20,8 @@ from cnnbench.judge.compare.verdicts import SameCode
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.blocks import explanation_rows
 from cnnbench.judge.report.comparison import (
-    blocks,
     mean_sentences,
     mentioned_differences,
-    summary_lines,
-    verdict_with_reason,
 )
 from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, wants_colour
 from cnnbench.records.codec import load_documents
@@ -138,16 +135,6 @@ def test_what_is_worse_but_does_not_gate_is_a_warning_in_all_formats(full_runs):
     assert "::warning title=lenet%2C batch 8%2C 1 cpu%3A startup::" in render(found, "github")
     (skipped,) = xml.fromstring(render(found, "junit")).iter("skipped")
     assert skipped.get("type") == "longer"
-
-
-def test_changes_within_pairs_are_not_those_of_the_medians(full_runs):
-    found = compare_records(
-        full_runs.of(*range(100, 108)),
-        full_runs.of(*range(101, 109)),
-        Criteria(paired=True),
-    )
-    for format in (terminal_text(found), render(found, "markdown")):
-        assert "paired change" in format
 
 
 def test_the_answer_is_wrapped_to_the_width_of_the_terminal(everything, monkeypatch):
@@ -302,15 +289,6 @@ def test_differences_that_block_nothing_are_mentioned_but_not_the_measured_revis
     assert mentioned("a", "b", git_commit="b" * 40, hostname="x") == ["hostname"]
 
 
-def test_a_verdict_is_not_said_twice(full_runs):
-    slower, missing = (
-        compare_records(full_runs.of(*BASE), full_runs.of(*new)).entries[0].main
-        for new in ([0.9 * one for one in BASE], [])
-    )
-    assert verdict_with_reason(slower) == slower.judgement.reason
-    assert verdict_with_reason(missing) == f"missing: {missing.judgement.reason}"
-
-
 def test_github_shows_ten_annotations_of_a_level_so_the_tenth_sums_up(full_runs):
     names = {f"net{number}": 1.0 for number in range(12)}
     slow = dict.fromkeys(names, 0.5)
@@ -321,19 +299,6 @@ def test_github_shows_ten_annotations_of_a_level_so_the_tenth_sums_up(full_runs)
     assert len(errors) == 10
     assert errors[-1].startswith("::error title=3 more::")
     assert errors[-1].count("%0A") == 2
-
-
-def test_summary_lines_are_the_answer_without_tables(everything):
-    assert summary_lines(everything) == [everything.answer, everything.advice]
-    others = [title for one in blocks(everything)[1:] for title in (one.title, one.key)]
-    assert "verdicts" in others
-
-
-def test_a_table_does_not_repeat_the_answer(full_runs):
-    found = compare_records(full_runs.of(*BASE), full_runs.of(*(0.9 * one for one in BASE)))
-    text = " ".join(render(found, "table").split())
-    assert text.count("% slower") == 1
-    assert text.count("slower") == 2  # the answer, and the row
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -48,7 +48,7 @@ def test_the_axis_of_processes_says_where_it_begins(full_runs):
     assert len(near) > len(far)
 
 
-@pytest.mark.parametrize(("count", "drawn"), [(1, 1), (2, 2), (3, 3), (4, 3)])
+@pytest.mark.parametrize(("count", "drawn"), [(1, 1), (3, 3), (4, 3)])
 def test_processes_of_three_configurations_are_drawn(full_runs, count, drawn):
     sizes = [8 * (1 + number) for number in range(count)]
     base, new = (

@@ -23,7 +23,7 @@ SIX = (100.0, 104.0, 101.0, 99.0, 98.0, 103.0)
 # Charts of processes
 
 
-@pytest.mark.parametrize(("count", "drawn"), [(1, 1), (39, 39), (40, 40), (41, 40), (80, 40)])
+@pytest.mark.parametrize(("count", "drawn"), [(40, 40), (41, 40), (80, 40)])
 def test_forty_processes_are_dots(count, drawn):
     values = ValuesByProcess(tuple(float((7 * n) % count) for n in range(count)))
     chart = process_chart("t", Axis(label="x", better=HIGHER), [("a", values)], " units")
@@ -88,9 +88,7 @@ def test_losses_and_accuracies(full_runs):
     assert (row["top-1"], row["median evaluation images/sec"]) == ("50.00 %", "900.0")
 
 
-@pytest.mark.parametrize(
-    ("slow", "warm_up", "first"), [(0, 0, "1"), (6, 0, "7"), (12, 0, "13"), (6, 4, "7")]
-)
+@pytest.mark.parametrize(("slow", "warm_up", "first"), [(0, 0, "1"), (6, 0, "7"), (6, 4, "7")])
 def test_the_step_from_which_on_times_are_steady(full_runs, slow, warm_up, first):
     seconds = (0.2,) * slow + (0.1,) * 24
     before = {"warmup_step_seconds": (0.2,) * warm_up, "warmup_losses": (2.0,) * warm_up}

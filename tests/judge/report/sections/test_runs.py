@@ -26,7 +26,7 @@ FAILED = {"error": ("OSError", "no disk"), "step_seconds": (), "losses": ()}
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize(("count", "listed"), [(1, 1), (3, 3), (4, 3), (5, 3)])
+@pytest.mark.parametrize(("count", "listed"), [(3, 3), (4, 3)])
 def test_the_newest_failures_are_listed(full_runs, count, listed):
     made = [full_runs(**FAILED) for _ in range(count)]
     report = report_of(full_runs(100), *made)
@@ -52,7 +52,7 @@ def test_skipped_files_are_listed_with_their_kind(full_runs):
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize(("count", "listed"), [(2, 2), (3, 3), (4, 3)])
+@pytest.mark.parametrize(("count", "listed"), [(3, 3), (4, 3)])
 def test_the_newest_processes_are_listed(full_runs, count, listed):
     made = [full_runs(100 + number) for number in range(count)]
     report = report_of(*made)
@@ -156,7 +156,7 @@ def test_processes_of_a_search_are_those_of_its_races_and_pairs(full_runs):
 # Speeds
 
 
-@pytest.mark.parametrize(("count", "lines"), [(2, 3), (3, 4), (4, 5), (6, 5)])
+@pytest.mark.parametrize(("count", "lines"), [(3, 4), (4, 5)])
 def test_three_speeds_are_named(full_runs, count, lines):
     made = [full_runs(100 * (1 + n), flags={"batch_size": 1 + n}) for n in range(count)]
     answer = report_of(*made).answers[0]

@@ -50,7 +50,6 @@ def test_a_step_that_stands_out_is_drawn_beside_the_median(full_runs, highest, p
     [
         (8, [1, 2, 3, 4, 5, 6, 7, 8]),
         (9, [1, 2, 3, 4, 6, 7, 8, 9]),
-        (15, [1, 3, 5, 7, 9, 11, 13, 15]),
     ],
 )
 def test_eight_processes_are_drawn(full_runs, count, names):

@@ -49,7 +49,7 @@ def texts(document, full=False):
     return [block.text for block in contents(document, full) if isinstance(block, Paragraph)]
 
 
-@pytest.mark.parametrize(("count", "shown", "more"), [(5, 6, 0), (6, 7, 0), (7, 7, 1), (9, 7, 3)])
+@pytest.mark.parametrize(("count", "shown", "more"), [(6, 7, 0), (7, 7, 1)])
 def test_six_candidates_and_the_flags_as_given_are_listed(count, shown, more):
     rows = [row(f"batch_size={number}") for number in range(count)]
     document = tuning(rows=(*rows, given()))
@@ -163,7 +163,7 @@ def test_five_reasons_why_candidates_cannot_run(reasons, lines):
     assert [len(table.rows) for table in tables] == [3 * reasons]
 
 
-@pytest.mark.parametrize(("count", "drawn"), [(11, 11), (12, 12), (13, 12)])
+@pytest.mark.parametrize(("count", "drawn"), [(12, 12), (13, 12)])
 def test_twelve_candidates_are_drawn(count, drawn):
     rows = [row(f"n={number}", 0.1 - 0.01 * number, low=0.0, high=0.2) for number in range(count)]
     document = tuning(rows=(*rows, given(), row("x", None)))
