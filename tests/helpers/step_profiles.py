@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -199,3 +199,31 @@ def write_sides(record: Callable[..., RunRecord], folder: Path) -> dict[str, Pat
         paths[side] = folder / f"{side}.json"
         paths[side].write_text(make(rows).to_json())
     return paths
+
+
+def paused(
+    profile: StepProfile, part: StepPartKey, extra: float, slow: Collection[int]
+) -> StepProfile:
+    """A process of which some of 24 timed and of 24 profiled steps take more, in one part."""
+
+    def later(seconds: tuple[float, ...]) -> tuple[float, ...]:
+        repeated = (seconds * 24)[:24]
+        return tuple(one + extra * (step in slow) for step, one in enumerate(repeated))
+
+    rows = tuple(
+        replace(row, seconds=later(row.seconds) if row.part == part else (row.seconds * 24)[:24])
+        for row in profile.rows
+    )
+    record = replace(
+        profile.record,
+        losses=(1.0,) * 24,
+        step_seconds=later(profile.record.step_seconds),
+        step_cpu_seconds=(0.05,) * 24,
+    )
+    return replace(
+        profile,
+        step_seconds=later(profile.step_seconds),
+        input_wait_seconds=(0.0,) * 24,
+        rows=rows,
+        record=record,
+    )

@@ -21,6 +21,7 @@ from step_profiles import (
     exact_profile,
     exact_row,
     network,
+    paused,
     with_records,
 )
 
@@ -283,34 +284,6 @@ def test_one_process_is_no_evidence_of_a_cause(counts, profiles):
     found = explain(profiles.side(processes=counts[0]), profiles.side(SLEEPING, counts[1]))
     assert found.causes == ()
     assert "--rounds=3" in found.answer
-
-
-def paused(profile, part, extra, slow):
-    """A process of which some of 24 timed and of 24 profiled steps take more, in one part."""
-
-    def later(seconds):
-        repeated = (seconds * 24)[:24]
-        return tuple(one + extra * (step in slow) for step, one in enumerate(repeated))
-
-    rows = [
-        dataclasses.replace(row, seconds=later(row.seconds))
-        if row.part == part
-        else dataclasses.replace(row, seconds=(row.seconds * 24)[:24])
-        for row in profile.rows
-    ]
-    record = dataclasses.replace(
-        profile.record,
-        losses=(1.0,) * 24,
-        step_seconds=later(profile.record.step_seconds),
-        step_cpu_seconds=(0.05,) * 24,
-    )
-    return dataclasses.replace(
-        profile,
-        step_seconds=later(profile.step_seconds),
-        input_wait_seconds=(0.0,) * 24,
-        rows=tuple(rows),
-        record=record,
-    )
 
 
 AT_RANDOM = {2, 3, 9, 14, 22}

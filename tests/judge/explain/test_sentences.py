@@ -12,7 +12,7 @@ import dataclasses
 from pathlib import Path
 
 from golden import golden
-from step_profiles import CONV, Profiles, Row, changed, network, with_records
+from step_profiles import CONV, Profiles, Row, changed, network, paused, with_records
 
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.markdown import sections_to_comment
@@ -107,34 +107,10 @@ class Sides:
 
     def with_pauses(self, part, steps):
         """B has 0.3 s more in some of its 24 steps."""
-
-        def paused(profile, extra):
-            def later(seconds):
-                repeated = (seconds * 24)[:24]
-                return tuple(one + extra * (step in steps) for step, one in enumerate(repeated))
-
-            rows = [
-                dataclasses.replace(
-                    one, seconds=later(one.seconds) if one.part == part else (one.seconds * 24)[:24]
-                )
-                for one in profile.rows
-            ]
-            record = dataclasses.replace(
-                profile.record,
-                losses=(1.0,) * 24,
-                step_seconds=later(profile.record.step_seconds),
-                step_cpu_seconds=(0.05,) * 24,
-            )
-            return dataclasses.replace(
-                profile,
-                step_seconds=later(profile.step_seconds),
-                input_wait_seconds=(0.0,) * 24,
-                rows=tuple(rows),
-                record=record,
-            )
-
         a, b = self.of()
-        return [paused(one, 0.0) for one in a], [paused(one, 0.3) for one in b]
+        return [
+            [paused(one, part, more, steps) for one in side] for side, more in ((a, 0.0), (b, 0.3))
+        ]
 
 
 NORMS = {

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.base.charts import HIGHER, LOWER
-from cnnbench.base.document import ChartGroup, Items, Paragraph, Table
+from cnnbench.base.document import ChartGroup, Paragraph, Table
 from cnnbench.base.levels import SeriesLevel
 from cnnbench.judge.history import METRICS, trend
 from cnnbench.judge.history.blocks import (
@@ -103,16 +103,6 @@ def test_the_newest_points_of_all_series(flat, most, rows):
     assert names_of(tables[-1])[-1] == "c02"
 
 
-def test_points_without_a_value_are_last(by_commit, series_of):
-    records = [by_commit(1, "a", error="no memory"), by_commit(100.0, "b"), by_commit(101.0, "c")]
-    found = trend(series_of(records)[0], SPEED)
-    (table,) = section(HistoryDocument(SPEED, [found]), "points").blocks
-    assert names_of(table) == ["b", "c", "a"]
-    assert [bool(note) for note in table.notes] == [False, False, True]
-    column = [title for title, _, _ in table.columns].index("failed")
-    assert [row[column].value for row in table.rows] == [None, None, 1]
-
-
 def test_a_range_needs_two_processes(by_commit, series_of):
     records = [by_commit(100.0, "a"), by_commit(110.0, "b"), by_commit(120.0, "b")]
     found = trend(series_of(records)[0], SPEED)
@@ -138,21 +128,6 @@ def test_marks_of_points(flat):
     assert marks[5].text == "outlier +25.0 %"
 
 
-def test_level_changes_are_rows(flat):
-    trends = [changed(flat(6), 2), changed(flat(6), 3, 0.2, stands=False), flat(6)]
-    document = HistoryDocument(SPEED, trends)
-    (table,) = section(document, "steps").blocks
-    titles = [title for title, _, _ in table.columns]
-    rows = [dict(zip(titles, row, strict=True)) for row in table.rows]
-    assert [(row["step"].tone, row["step"].mark) for row in rows] == [("bad", "-"), ("good", "+")]
-    assert [row["change"].value for row in rows] == [-0.1, 0.2]
-    assert [row["last before"].text for row in rows] == ["c01", "c02"]
-    assert [row["first after"].text for row in rows] == ["c02", "c03"]
-    assert rows[0]["since"].text != rows[1]["since"].text
-    without = section(HistoryDocument(SPEED, [flat(6)]), "steps").blocks
-    assert [type(block) for block in without] == [Paragraph]
-
-
 def test_series_that_are_too_short_are_told_once(flat):
     short = replace(flat(3), enough=False)
     document = HistoryDocument(SPEED, [short])
@@ -162,12 +137,6 @@ def test_series_that_are_too_short_are_told_once(flat):
     assert toned == ["", "unsure", ""]
     mixed = section(HistoryDocument(SPEED, [short, flat(6)]), "steps").blocks
     assert [block.tone for block in mixed] == ["", "unsure"]
-
-
-def test_remarks_follow_the_changes(flat):
-    found = section(HistoryDocument(SPEED, [flat(6)], remarks=("a", "b")), "steps")
-    assert found.blocks[-1].texts == ("a", "b")
-    assert isinstance(found.blocks[-1], Items)
 
 
 # Answers
@@ -360,6 +329,8 @@ def test_memory_is_drawn_in_mebibytes(lenet_runs, series_of):
     (chart,) = series_charts([found], METRICS["peak_memory_bytes"])
     assert [value for _, value in chart.series[0].points] == [100, 200]
     assert {value for _, value in chart.series[1].points} <= {100, 150, 200}
+    (one,) = series_charts([found], METRICS["peak_memory_bytes"], "", 1)
+    assert one.series[0].spans == ((100, 200),)
     assert chart.y.format == "number"
 
 

@@ -55,18 +55,22 @@ def compared(machine_runs):
     return make
 
 
-def judged_as(comparison, *verdicts, **more):
-    """The comparison with another verdict on the throughput of each configuration."""
+def with_judgements(comparison, *changes):
+    """The comparison with other judgements on the throughput of each configuration."""
     entries = []
-    for entry, verdict in zip(comparison.entries, verdicts, strict=True):
+    for entry, parts in zip(comparison.entries, changes, strict=True):
         results = tuple(
-            replace(one, judgement=replace(one.judgement, verdict=Verdict(verdict), **more))
-            if one.metric is SPEED
-            else one
+            replace(one, judgement=replace(one.judgement, **parts)) if one.metric is SPEED else one
             for one in entry.results
         )
         entries.append(replace(entry, results=results))
     return replace(comparison, entries=tuple(entries))
+
+
+def judged_as(comparison, *verdicts, **more):
+    """The comparison with another verdict on the throughput of each configuration."""
+    changes = ({"verdict": Verdict(verdict), **more} for verdict in verdicts)
+    return with_judgements(comparison, *changes)
 
 
 # Verdicts and exit codes
@@ -156,15 +160,7 @@ def test_a_comparison_is_decided_by_tests_of_what_was_measured(compared):
 
 def test_open_results_with_a_known_number_are_first(compared):
     found = judged_as(compared({"a": 1.0, "b": 1.0, "c": 1.0}), *["inconclusive"] * 3)
-    numbers = (None, 20, 10)
-    entries = []
-    for entry, needed in zip(found.entries, numbers, strict=True):
-        main = entry.main
-        own = replace(main, judgement=replace(main.judgement, needed=needed))
-        entries.append(
-            replace(entry, results=tuple(own if one is main else one for one in entry.results))
-        )
-    found = replace(found, entries=tuple(entries))
+    found = with_judgements(found, *({"needed": number} for number in (None, 20, 10)))
     needed = [result.judgement.needed for _, result in found.undecided_entries]
     assert needed[-1] is None
     assert {*needed[:2]} == {10, 20}
@@ -184,11 +180,7 @@ def test_open_results_with_a_known_number_are_first(compared):
 )
 def test_geometric_means(compared, changes, mean, count):
     found = compared({"a": 1.0, "b": 1.0})
-    entries = tuple(
-        judged_as(replace(found, entries=(entry,)), "same", change=change).entries[0]
-        for entry, change in zip(found.entries, changes, strict=True)
-    )
-    made = replace(found, entries=entries).geometric_mean
+    made = with_judgements(found, *({"change": change} for change in changes)).geometric_mean
     assert (made.configurations, made.of) == (count, 2)
     if mean is not None:
         assert made.change == pytest.approx(mean, abs=1e-4)
@@ -309,17 +301,7 @@ def test_titles_of_pairs(compared):
 )
 def test_levels_of_intervals(compared, levels, text):
     found = compared({"a": 1.0, "b": 1.0}, Criteria(metrics=("throughput",)))
-    entries = [
-        replace(
-            entry,
-            results=tuple(
-                replace(one, judgement=replace(one.judgement, confidence=level))
-                for one in entry.results
-            ),
-        )
-        for entry, level in zip(found.entries, levels, strict=True)
-    ]
-    assert confidence_text(replace(found, entries=tuple(entries))) == text
+    assert confidence_text(with_judgements(found, *({"confidence": one} for one in levels))) == text
     assert confidence_text(replace(found, entries=())) == "96 %"
     other = replace(found, entries=(), policy=Policy(alpha=0.1))
     assert confidence_text(other) == "90 %"
@@ -375,13 +357,7 @@ def test_the_spread_of_runs_of_one_code_is_told_if_it_was_measured(machine_runs,
 
 def test_floors_of_several_configurations_are_a_range(compared):
     found = compared({"a": 1.0, "b": 1.0}, Criteria(metrics=("throughput",)))
-    entries = []
-    for entry, floor in zip(found.entries, (0.03, 0.05), strict=True):
-        results = tuple(
-            replace(one, judgement=replace(one.judgement, floor=floor)) for one in entry.results
-        )
-        entries.append(replace(entry, results=results))
-    text = pairing_sentence(replace(found, entries=tuple(entries)))
+    text = pairing_sentence(with_judgements(found, {"floor": 0.03}, {"floor": 0.05}))
     assert "3.0 to 5.0 %" in text
 
 

@@ -6,19 +6,14 @@ import dataclasses
 
 import pytest
 from pages import report_of, rows, section
+from studies import prediction
 
 from cnnbench.base.charts import HIGHER
 from cnnbench.base.document import Paragraph
 from cnnbench.judge.report import build, gather
 from cnnbench.judge.report.sections.all_reduce import fastest_predictions
-from cnnbench.records.all_reduce import Copying, Prediction, Predictions
+from cnnbench.records.all_reduce import Copying, Predictions
 from cnnbench.records.load import Loaded
-
-
-def prediction(devices, seconds, spec="xring", **more):
-    unknown = dict.fromkeys(field.name for field in dataclasses.fields(Prediction))
-    known = {"model": "lenet", "parameters": "roce100", "devices": devices, "spec": spec}
-    return Prediction(**{**unknown, **known, "allreduce_seconds": seconds, **more})
 
 
 def predicted(*predictions):

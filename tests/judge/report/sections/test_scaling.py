@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from pages import report_of, rows, section
+from studies import prediction
 
 from cnnbench.base.document import Paragraph
 from cnnbench.judge.report import build, gather
 from cnnbench.judge.report.sections.scaling import scaling_curves
-from cnnbench.records.all_reduce import Prediction, Predictions
+from cnnbench.records.all_reduce import Predictions
 from cnnbench.records.load import Loaded
 
 REPLICATED = {"variable_update": "replicated"}
@@ -102,18 +101,6 @@ def test_intervals_of_six_processes_are_drawn(full_runs):
     (few,) = charts(report_of(*one[:5], *two[:5]), "over devices")
     assert few.series[0].spans == (None, None)
     assert few.note == ""
-
-
-def prediction(devices, seconds, spec="xring", parameters="roce100"):
-    unknown = dict.fromkeys(field.name for field in dataclasses.fields(Prediction))
-    known = {
-        "model": "lenet",
-        "parameters": parameters,
-        "devices": devices,
-        "spec": spec,
-        "allreduce_seconds": seconds,
-    }
-    return Prediction(**{**unknown, **known})
 
 
 @pytest.fixture
