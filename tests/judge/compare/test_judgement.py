@@ -549,6 +549,8 @@ def test_too_few_values_in_a_suite_need_those_of_the_suite():
     # 10 * 2/252 = 0.079 is above 0.04, and 10 * 2/924 = 0.022 is not.
     found = judge_all([*[case(BASE, BASE)] * 9, case(BASE[:3], BASE[:3])])[-1]
     assert (found.verdict_needs, found.at_least) == (6, 6)
+    known = Case(Samples(BASE, BASE), known=(OPEN, "interrupted"))
+    assert judge_all([*[case(BASE, BASE)] * 10, known])[-1].at_least == 6
 
 
 def test_metrics_are_families_of_their_own_unless_they_share_alpha():
