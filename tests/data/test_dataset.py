@@ -150,21 +150,18 @@ def test_synthetic_examples_have_the_sizes_of_published_ones():
     }
 
 
-class Rows:
+def rows(**fields):
     """A data set whose declaration a test chooses."""
-
-    def __new__(cls, **fields):
-        functions = {"find": lambda *of: [], "count": lambda *of: 3, "open": lambda spec: None}
-        functions |= {"check": lambda *of: None}
-        given = {"name": "rows", "num_classes": 3, "files": "*", **functions}
-        return Dataset(**{**given, "examples": {"train": 1, "validation": 1}, **fields})
+    given = {"name": "rows", "num_classes": 3, "files": "*", "check": lambda *of: None}
+    given |= {"find": lambda *of: [], "count": lambda *of: 3, "open": lambda spec: None}
+    return Dataset(**{**given, "examples": {"train": 1, "validation": 1}, **fields})
 
 
 def test_a_declaration_counts_at_least_one_example_of_each_subset():
-    assert Rows().num_examples("validation") == 1
+    assert rows().num_examples("validation") == 1
     for examples in ({"train": 1}, {"train": 0, "validation": 1}, {}):
         with pytest.raises(UsageError, match="at least 1, not 0"):
-            Rows(examples=examples)
+            rows(examples=examples)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +173,7 @@ def test_files_are_counted_and_what_is_wrong_with_them_is_told(
 ):
     path = tmp_path / "rows"
     path.touch()
-    dataset = Rows(
+    dataset = rows(
         find=lambda folder, subset: [str(path)],
         count=lambda files, subset: count * len(files),
         missing=lambda files: [f"gone{number}" for number in range(missing)],

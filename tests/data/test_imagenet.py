@@ -8,6 +8,7 @@ import struct
 from collections import Counter
 
 import pytest
+from covering import slow_if
 from data_sets import SMALL, examples, write_records
 
 from cnnbench.data import IMAGENET, make_input, tfrecord
@@ -78,7 +79,7 @@ def test_the_published_set_is_known_by_its_files(tmp_path):
     assert count_examples(files, "validation") == 1
 
 
-@pytest.mark.parametrize("options", [{}, {"on_bad_record": "skip"}])
+@pytest.mark.parametrize("options", slow_if([{}], [{}, {"on_bad_record": "skip"}]))
 def test_no_file_of_autograph_is_written(folder, cpu_devices, tmp_path, temporary_folders, options):
     """Processes of a job end without TensorFlow's clean-up, which would remove it."""
     temporary_folders(tmp_path)
