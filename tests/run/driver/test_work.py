@@ -3,6 +3,9 @@
 Tests cnnbench/run/driver/build.py.
 """
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 from data_sets import write_random_cifar10
 from short_runs import TINY
@@ -44,6 +47,8 @@ def test_flags_choose_the_work_and_its_inputs(flags, kind, trains_with, tmp_path
         assert work.loss_advice(updated=False) == ""
         assert bool(work.loss_advice(updated=True)) == isinstance(work, TrainingWork)
     if isinstance(work, ForwardWork):
+        with_workers = replace(work, manager=SimpleNamespace(workers="those of a job"))
+        assert with_workers.worker_group == "those of a job"
         restored = [variable.name for variable in work.restored_variables()]
         assert len(restored) == len({*restored}) >= len(work.manager.savable_variables())
         assert ({"scale", "good_steps"} <= {*restored}) == (flags == SCALED)
