@@ -410,6 +410,7 @@ def test_what_layers_take_unless_they_are_told():
         net.forward()
         first = {spec.name: spec.initializer for spec in net.variables}
         assert first["embedding0/table"] == Initializer.truncated_normal(0.05)
+        assert first["gru0/forward/bias"] == Initializer.constant(0.0)
         assert len(net.auxiliaries) == training
     drawn = [("dropout", 0.5, 0), ("drop_path", 0.25, 2, False)]
     norm, cell = ("layer_norm", 1e-6), ("gru", 4, False)
