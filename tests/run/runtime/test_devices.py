@@ -160,6 +160,7 @@ def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path):
             {"TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT": "1"},
             ["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT=1"],
         ),
+        ({"gpu_thread_mode": "global"}, {"TF_GPU_THREAD_COUNT": "9"}, []),
     ],
 )
 def test_variables_that_contradict_a_flag_are_named(flags, before, warnings):
