@@ -67,7 +67,7 @@ def search_sections(document: TuneDocument, full: bool = False) -> list[Section]
     _, tone = search_verdict(document)
     command, name = shlex.join(document.command), _command_candidate(document)
     cell = TableCell(command, kinds="command")
-    reason = document.reason if full and document.verdict != OPEN else ""
+    reason = document.reason if full and document.verdict not in (NONE, OPEN) else ""
     said = filter(None, (reason, document.weights))
     sentences = (f"{capitalized(text).rstrip('.')}." for text in said)
     shown = [*document.rows] if full else _fastest_rows(document)
