@@ -101,6 +101,8 @@ def test_a_schedule_takes_its_own_constants(name, flag):
         "--local_parameter_device=cpu --num_gpus=8 --batch_size=64 --model=resnet50 "
         "--variable_update=distributed_replicated --job_name=ps --ps_hosts=a:50000,b:50000 "
         "--worker_hosts=a:50001,b:50001 --task_index=1",
+        "--variable_update=multi_worker_mirrored_strategy --job_name=worker --worker_hosts=a:1,b:2 "
+        "--bn_stats=sync --summary_verbosity=1 --train_dir=d --save_summaries_steps=2",
         "--job_name=controller --controller_host=c:50002 --worker_hosts=a:1,b:1 "
         "--variable_update=distributed_all_reduce --all_reduce_spec=pscpu:32k:xring",
     ],

@@ -16,11 +16,14 @@ from cnnbench.variable_mgr.gradients import (
     concat,
     map_on_devices,
     reduce_sparse,
+    reduce_where_updated,
     slices_can_be_gathered,
     sum_tensors,
     to_dense,
     transpose_lists,
 )
+from cnnbench.variable_mgr.registry import find_mode
+from cnnbench.variable_mgr.spec import VariableMgrSpec
 
 ROWS, WIDTH = 5, 2
 
@@ -265,3 +268,25 @@ def test_functions_run_on_the_devices_of_their_values(cpu_devices):
     assert mapped.gradients[0] == (None, 1)
     assert mapped.gradients[1][1] == 2
     assert not column.is_sparse
+
+
+@pytest.mark.parametrize(("reduction", "scale"), [("mean", 1 / 3), ("sum", 1.0)])
+def test_reduced_where_the_updated_copy_is(variables, cpu_devices, reduction, scale):
+    spec = VariableMgrSpec(
+        mode=find_mode("parameter_server"),
+        devices=tuple(cpu_devices[:3]),
+        cpu_device=cpu_devices[0],
+        reduction=reduction,
+    )
+    dense = [tf.fill([ROWS, WIDTH], value) for value in (1.0, 2.0, 6.0)]
+    columns = [
+        VariableGradients(gradients, variables[:3])
+        for gradients in ([slices([0, 1], 1), None, slices([1])], [None] * 3, dense)
+    ]
+    found = reduce_where_updated(columns, spec, lambda column: column.variables[1])
+    assert [column.variables for column in found] == [[variables[1]]] * 2
+    totals = [total for column in found for total in column.gradients]
+    assert {total.device for total in totals} == {variables[1].device}
+    rows = [[1, 2], [3, 5], *[[0, 0]] * 3]
+    np.testing.assert_allclose(totals[0], np.multiply(rows, scale), rtol=1e-6)
+    np.testing.assert_allclose(totals[1], np.full([ROWS, WIDTH], 9 * scale), rtol=1e-6)

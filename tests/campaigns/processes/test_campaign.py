@@ -292,6 +292,24 @@ def test_code_that_changes_between_processes_ends_a_campaign(
         campaign.run([command], 1.0)
 
 
+def test_processes_in_time_slices_share_their_time_equally(
+    document: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, times = "cnnbench.campaigns.processes.campaign", iter((10.0, 16.0))
+    monkeypatch.setattr(f"{name}.time.monotonic", lambda: next(times))
+    monkeypatch.setattr(
+        f"{name}.execute_interleaved", lambda commands, *more: [OK for _ in commands]
+    )
+    monkeypatch.setattr(
+        f"{name}.add_record_and_status",
+        lambda command, result, facts: replace(result, document=document),
+    )
+    campaign = Campaign(ChildProcessReporter(io.StringIO()))
+    command: Any = SimpleNamespace(folder=None)
+    ended = campaign.run([command, command], 60.0, turn_seconds=0.5)
+    assert [one.seconds for one in ended] == [3.0, 3.0]
+
+
 def test_the_last_words_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "two" in last_output_text("one\ntwo\n\n")
     assert "one" not in last_output_text("one\ntwo\n\n")

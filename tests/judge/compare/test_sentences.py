@@ -88,6 +88,11 @@ JUDGED = {
         {"paired": True, "policy": Policy(questions=("slower", "faster"))},
     ),
     "pairs that may be slower": (PAIRS, changed(*DOWN), {"paired": True}),
+    "up to 200 more pairs are advised": (
+        PAIRS,
+        changed(*(1.02 * one for one in DOWN)),
+        {"paired": True},
+    ),
     "pairs that may be both": (PAIRS, changed(-8, -5, -2, -1, 1, 2, 5, 8), {"paired": True}),
     "more pairs": (
         PAIRS,
