@@ -174,23 +174,6 @@ def test_help_and_messages_name_pages_that_an_installation_has():
     assert named <= {page.stem for page in (ROOT / "docs").glob("*.md")}
 
 
-def _published_anchors():
-    """Anchors that pages had at an earlier revision, by page; other sites may link to them."""
-    path = ROOT / "tests" / "data" / "docs" / "anchors.txt"
-    by_page = {}
-    for line in path.read_text(encoding="utf-8").split():
-        page, _, anchor = line.partition("#")
-        by_page.setdefault(page, set()).update({anchor} - {""})
-    return by_page
-
-
-def test_earlier_links_to_pages_and_headings_work():
-    """A moved heading leaves `<a id="old-anchor"></a>` at its new place on the same page."""
-    for page, anchors in _published_anchors().items():
-        assert (ROOT / page).is_file(), page
-        assert sorted(anchors - _anchors(ROOT / page)) == [], page
-
-
 def _exit_code_tables(document):
     """The codes of each table whose first column is `exit code`."""
     text = document.read_text(encoding="utf-8")
