@@ -62,7 +62,7 @@ INSIDE = {
         ("launch",),
         ("ab", "job_session", "suite"),
         ("repeat",),
-        ("bisect", "scaling", "sweep"),
+        ("bisect", "sweep"),
         ("strategies",),
         ("tune",),
     ),

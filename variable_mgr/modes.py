@@ -69,8 +69,6 @@ class Mode:
         default of --all_reduce_spec, and "" means "copy". With `CROSS_DEVICE`, it is unused.
       by_size: whether --all_reduce_spec may name several algorithms for different tensor sizes.
       bucket_bytes: with `ALL_REDUCE`, the default of --gradient_bucket_bytes; None for no buckets.
-      traffic: name of the all-reduce algorithm that causes the same traffic between workers, for
-        predictions. By default, workers send gradients to ps tasks and get new values back.
       one_tower: the reason why a process can use only one device. It completes the sentence
         "--variable_update=NAME has ...". "" if a process can use several devices.
       needs: required flags, each with the value that `cnnbench strategies` gives it.
@@ -93,7 +91,6 @@ class Mode:
     algorithm: str = ""
     by_size: bool = False
     bucket_bytes: int | None = None
-    traffic: str = "pscpu"
     one_tower: str = ""
     needs: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[FlagRule[HasFlags], ...] = ()
@@ -210,7 +207,6 @@ BUILT_IN: tuple[Mode, ...] = (
         algorithm="collective",
         by_size=True,
         bucket_bytes=BUCKET_BYTES,
-        traffic="collective",
     ),
     Mode(
         name="mirrored_strategy",
@@ -223,7 +219,6 @@ BUILT_IN: tuple[Mode, ...] = (
         manager=".strategies:MultiWorkerMirroredStrategyVariableMgr",
         reduction=Reduction.CROSS_DEVICE,
         processes=Processes.CLIENT_PER_WORKER,
-        traffic="collective",
         strategy="MultiWorkerMirroredStrategy",
     ),
     Mode(

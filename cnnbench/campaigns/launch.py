@@ -20,20 +20,15 @@ from cnnbench.campaigns.processes import (
 )
 from cnnbench.errors import FlagError
 from cnnbench.flags import (
-    ACCEPTED,
     FLAGS,
     Params,
     ParsedArgs,
     RunPart,
-    flag_texts,
     names_of_flags,
     parse_args,
     parse_flags,
-    specs_of,
 )
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_values
-from cnnbench.flags.groups.cluster import ClusterParams
-from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.gpu import visible_devices
@@ -45,7 +40,6 @@ from cnnbench.run.driver import preflight
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
 # `cnnbench launch` sets these flags, so users must not set them.
-_OF_JOBS = (ClusterParams, VariableUpdateParams)
 _RESERVED = {
     **dict.fromkeys(ADDRESSES, "is set by launch for every process"),
     **dict.fromkeys(
@@ -58,14 +52,12 @@ _RESERVED = {
 class JobLayout(NamedTuple):
     """The number of processes of each kind in a job: workers, parameter servers and controller.
 
-    `controller` is whether a separate process runs the steps of all workers. `options` contains
-    other flags of `cnnbench launch`.
+    `controller` is whether a separate process runs the steps of all workers.
     """
 
     workers: int = 1
     ps: int = 0
     controller: bool = False
-    options: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -77,7 +69,7 @@ class JobLayout(NamedTuple):
         """The flags with which `cnnbench launch` starts a job of this layout."""
         own = {"workers": self.workers, "ps": self.ps, "controller": self.controller}
         given = {name: value for name, value in own.items() if value}
-        return (*flags_to_arguments(given), *self.options)
+        return flags_to_arguments(given)
 
     def with_needed_controller(self, run: ParsedArgs) -> JobLayout:
         """Returns the layout, with a controller if the run's --variable_update needs one."""
@@ -109,13 +101,6 @@ class TaskCommand(NamedTuple):
         """The command line of one process of a job."""
         own = flags_to_arguments(task_flags(job, towers))
         return (*own_command_prefix(), self.name, *self.words, *own)
-
-    def single_process_flags(self, towers: int) -> tuple[str, ...]:
-        """The flags of a run in a single process whose towers (devices) do not communicate."""
-        of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
-        own = {n: v for n, v in self.args.given.items() if n not in of_jobs and v is not None}
-        texts = {**flag_texts(own, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
-        return flags_to_arguments(texts)
 
 
 def parse_task_command(words: Sequence[str]) -> TaskCommand:

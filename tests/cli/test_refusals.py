@@ -733,15 +733,7 @@ launch --ps=1 -- --train_dir=/dev/null/x | --train_dir
 launch --ps=1 -- --train_dir=ckpt-1 | --train_dir
 launch --workers=2 -- allreduce --result_csv=/proc/none/r | --result_csv
 launch --ps=256 --affinity | --affinity
-launch --ps=1 --output=x.csv | --output
-launch --ps=1 --scaling=1,0 | --scaling
-launch --ps=1 --scaling=1 --workers=2 | --workers
-launch --ps=1 --scaling=1 --affinity | --affinity
-launch --ps=1 --resume | --resume
 launch --workers=2 -- --num_gpus=3 --gpus_per_card=2 RING | --gpus_per_card
-launch --ps=1 --scaling=1 --plot=x.gif | --plot
-launch --ps=1 --scaling=1 --link=wire | --link
-launch --ps=1 --scaling=1 -- --result_json=x | --result_json
 
 report | report
 report gone | gone

@@ -7,7 +7,7 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -64,7 +64,6 @@ class AbSide:
       resolved: the flags as resolved before the first process. Records of processes that leave no
         record contain them.
       subject: the measured code; None if unknown.
-      cores: processors that the processes may use; None for the processors of this process.
     """
 
     flags: tuple[str, ...] = ()
@@ -77,7 +76,6 @@ class AbSide:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     resolved: ResolvedRun = field(default_factory=ResolvedRun)
     subject: Subject | None = None
-    cores: Collection[int] | None = None
 
     @cached_property
     def given_flags(self) -> dict[str, str]:
@@ -190,7 +188,6 @@ def benchmark_command(side: AbSide, record: Path, log: Path) -> BenchmarkCommand
         log=log,
         environment=side.extra_environment,
         folder=side.checkout,
-        cores=side.cores,
         record=record,
         blank=blank_record(RunRecord.kind, command, side.resolved),
     )

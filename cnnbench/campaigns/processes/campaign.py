@@ -176,20 +176,18 @@ class Rounds(Generic[_Case]):
 def make_rounds(
     cases: Iterable[_Case],
     repeats: int,
-    seed: int | None,
+    seed: int,
     is_due: Callable[[_Case, int], bool] = lambda case, at: at > 0,
 ) -> Rounds[_Case]:
     """Creates the order of round 0 (for example, of searches for a batch size) and of the rounds 1
     to `repeats`.
 
-    `is_due` says whether a case takes part in a round. `seed` shuffles each round; None keeps the
-    order of the cases.
+    `is_due` says whether a case takes part in a round. `seed` shuffles each round.
     """
     cases, generator, order = tuple(cases), random.Random(seed), []
     for at in range(repeats + 1):
         due_cases = [case for case in cases if is_due(case, at)]
-        if seed is not None:
-            generator.shuffle(due_cases)
+        generator.shuffle(due_cases)
         order += [(case, at) for case in due_cases]
     return Rounds(order)
 

@@ -13,7 +13,6 @@ from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.sessions import find_only_experiment
 from cnnbench.campaigns.bisect.texts import stored_result
 from cnnbench.campaigns.processes import stored_answers
-from cnnbench.campaigns.scaling import SCALING
 from cnnbench.campaigns.sweep.run import SWEEP
 from cnnbench.cli.commands import (
     choose_format,
@@ -170,7 +169,7 @@ def _page_text(
         bisected = stored_result(folder)
         if bisected is not None:
             answers, sections = [bisected[0]], [*bisected[1], *sections]
-        stored = [pair for kind in (SWEEP, SCALING) for pair in stored_answers(kind, folder)]
+        stored = stored_answers(SWEEP, folder)
         before = [answer for answer, _ in stored]
         sections = [*(section for _, section in stored), *sections]
     page = build(results, options.title, answers, sections, before)

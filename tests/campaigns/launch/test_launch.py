@@ -34,8 +34,8 @@ CPU = ("--model=trivial", "--device=cpu", "--batch_size=4")
 
 def test_a_layout_has_the_flags_that_start_it() -> None:
     assert JobLayout().flags == ("--workers=1",)
-    whole = JobLayout(workers=2, ps=1, controller=True, options=("--affinity",))
-    assert whole.flags == ("--workers=2", "--ps=1", "--controller", "--affinity")
+    whole = JobLayout(workers=2, ps=1, controller=True)
+    assert whole.flags == ("--workers=2", "--ps=1", "--controller")
     assert (whole.size, JobLayout(workers=3).size) == (4, 3)
     assert run_command_words(whole, CPU) == ("launch", *whole.flags, "--", *CPU)
     assert run_command_words(None, CPU) == ("run", *CPU)
@@ -77,12 +77,6 @@ def test_the_command_line_of_a_process() -> None:
     at = words.index("run")
     assert words[at : at + 3] == ("run", "--model=lenet", "--batch_size=4")
     assert parse_task_command(["allreduce", "--sizes=1K"])[:2] == ("allreduce", ("--sizes=1K",))
-
-
-def test_a_single_process_of_a_job_communicates_with_no_other() -> None:
-    words = [*CPU, "--variable_update=distributed_all_reduce", "--all_reduce_spec=xring"]
-    found = parse_task_command([*words, "--num_gpus=1", "--xla"]).single_process_flags(2)
-    assert {*found} == {*CPU, "--xla=true", "--variable_update=independent", "--num_gpus=2"}
 
 
 def test_flags_become_arguments() -> None:

@@ -9,7 +9,6 @@ from cnnbench.campaigns.processes.campaign import Rounds, make_rounds
 
 
 def test_every_case_is_measured_once_per_round() -> None:
-    assert make_rounds("ab", 2, seed=None).order == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
     order = make_rounds("abcdef", 3, seed=1).order
     assert order == make_rounds("abcdef", 3, seed=1).order
     assert order != make_rounds("abcdef", 3, seed=2).order
@@ -17,13 +16,12 @@ def test_every_case_is_measured_once_per_round() -> None:
     assert [sorted(one) for one in names] == [[*"abcdef"]] * 3
     assert len({*names, "abcdef"}) == 4
     # Round 0 comes first; cases may have fewer rounds than others.
-    assert make_rounds("ab", 2, None, lambda case, at: case == "a" or at == 1).order == [
-        *(("a", 0), ("a", 1), ("b", 1), ("a", 2)),
-    ]
+    first, *middle, last = make_rounds("ab", 2, 1, lambda case, at: case == "a" or at == 1).order
+    assert (first, {*middle}, last) == (("a", 0), {("a", 1), ("b", 1)}, ("a", 2))
 
 
 def test_a_case_that_fails_is_not_measured_again() -> None:
-    rounds = Rounds([("a", 0), *make_rounds("ab", 2, seed=None).order])
+    rounds = Rounds([("a", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)])
     foreseen = []
     for case, at, later in rounds:
         foreseen.append((case, at, later))

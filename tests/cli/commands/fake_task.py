@@ -1,9 +1,8 @@
 """A process of a job without TensorFlow: meets the others, listens on its port, and ends.
 
 The variable FAKE_DO says what this task does: a comma-separated list of TASK=DEED, such as
-ps:0=kill,worker:0=ignore. Without any it prints, and ends when the chief has ended, which writes
-template.json of the folder FAKE_FOLDER to --result_json. Number, port, words and GPUs of each go
-there, too. A command, launch:0 or run:0, writes the record or fails.
+ps:0=kill,worker:0=ignore. Without any it prints, and ends when the chief has ended. Number, port,
+words and GPUs of each go to the folder FAKE_FOLDER.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ import sys
 import time
 
 FLAGS = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
-TASK = f"{FLAGS.get('job_name', sys.argv[1])}:{FLAGS.get('task_index', 0)}"
+TASK = f"{FLAGS['job_name']}:{FLAGS['task_index']}"
 CHIEF = "controller:0" if "controller_host" in FLAGS else "worker:0"
 DEEDS = dict(part.split("=") for part in os.environ["FAKE_DO"].split(",") if part)
 FOLDER = os.environ["FAKE_FOLDER"]
@@ -65,22 +64,9 @@ def announce(*_):
     leave()
 
 
-def write_record():
-    if "result_json" in FLAGS:
-        with open(f"{FOLDER}/template.json") as file:
-            record = json.load(file)
-        record["command"] = sys.argv
-        with open(FLAGS["result_json"], "w") as file:
-            json.dump(record, file)
-
-
 deed = DEEDS.get(TASK, "")
 handlers = {"ignore": signal.SIG_IGN, "slow": announce, "endless": announce}
 signal.signal(signal.SIGTERM, handlers.get(deed, leave))
-if "job_name" not in FLAGS:
-    if not deed:
-        write_record()
-    sys.exit(int(deed or 0))
 with open(f"{FOLDER}/{TASK}", "w") as file:
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     told = {"process": os.getpid(), "port": port(TASK), "words": sys.argv[1:], "gpus": gpus}
@@ -107,7 +93,6 @@ with socket.create_server(("", port(TASK))):
     if deed.isdigit():
         sys.exit(int(deed))
     if TASK == CHIEF:
-        write_record()
         time.sleep(0.2)
     else:
         wait(lambda: not is_there(CHIEF))

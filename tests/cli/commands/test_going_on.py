@@ -70,16 +70,15 @@ COMMANDS = {
         "--pairing=alternate",
     ],
     "bisect": ["HEAD~2", "HEAD", "--pairs=6", "--burn_in=0", "--pairing=alternate"],
-    "launch": ["--scaling=1", "--repeats=2"],
     "strategies": ["--modes=replicated", "--rounds=2"],
     "sweep": ["suite.yaml"],
     "tune": ["--space=space.yaml", "--minutes=5", "--pairing=alternate"],
 }
 
-QUESTIONS = ["ab", "launch", "strategies", "sweep", "tune"]
+QUESTIONS = ["ab", "strategies", "sweep", "tune"]
 """Commands whose questions differ: that of ab is the same, whatever the pairing."""
 
-MORE = {"launch": ["--variable_update=collective_all_reduce"], "strategies": ["--num_gpus=2"]}
+MORE = {"strategies": ["--num_gpus=2"]}
 
 
 def commit(git, place):
@@ -120,7 +119,7 @@ class Campaigns:
         self._monkeypatch.setattr(side, "sys", SimpleNamespace(executable=python))
         run = [f"--plugin={self.plugin}", "--model=own", "--device=cpu", "--batch_size=4"]
         run += MORE.get(command, [])
-        given = ["--resume"] if resume else [] if command == "launch" else ["--seed=1"]
+        given = ["--resume"] if resume else ["--seed=1"]
         if command == "ab" and resume:
             own, run = [], []
         behind = run if command == "strategies" else ["--", *run] if run else []
@@ -201,7 +200,7 @@ def test_another_question_is_refused(campaigns, refused, command, git, monkeypat
     assert campaigns(command, "r", resume=True) in (0, 3)
 
 
-@pytest.mark.parametrize("command", ["bisect", "launch", "strategies", "sweep"])
+@pytest.mark.parametrize("command", ["bisect", "strategies", "sweep"])
 def test_each_kind_of_edit_is_another_question(campaigns, refused, command, tmp_path):
     """Two kinds with each command, which are all kinds."""
     plugin = campaigns.plugin = campaigns.plugin.rename(tmp_path / "net.py")  # in no repository

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from covering import slow_if
@@ -20,11 +17,8 @@ from forked import gone
 
 from cnnbench import cli
 from cnnbench.base.locks import LOGS, FolderLock, TemporaryFolder
-from cnnbench.base.text import percent
 from cnnbench.campaigns import job_session as session
 from cnnbench.campaigns.processes import child
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.records.files import OutputFile, check_outputs
 
 FAKE = Path(__file__).with_name("fake_task.py")
 LENET = ("--", "--model=lenet", "--device=cpu")
@@ -36,14 +30,13 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
-def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_factory, tmp_path):
+def launch(monkeypatch, temporary_folders, capfdbinary, tmp_path_factory, tmp_path):
     """launch("--workers=2", ...): exit code, stdout and stderr of a job of fakes.
 
     `do` says what they do (see fake_task.py). None of them is alive afterwards; what each was
     started with is in launch.tasks.
     """
     folder = tmp_path_factory.mktemp("fakes")
-    (folder / "template.json").write_text(lenet_runs()().to_json())
     monkeypatch.setenv("FAKE_FOLDER", str(folder))
     monkeypatch.setenv("FAKE_LAUNCH", str(os.getpid()))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -53,8 +46,6 @@ def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_fac
     def run(*words, do="", program=(sys.executable, "-IS", str(FAKE))):
         monkeypatch.setenv("FAKE_DO", do)
         monkeypatch.setattr("cnnbench.campaigns.launch.own_command_prefix", lambda: program)
-        command = f"import runpy; runpy.run_path({str(FAKE)!r})"
-        monkeypatch.setattr("cnnbench.campaigns.ab.side.COMMAND_LINE", command)
         for name, seconds in (IMPATIENT if "ignore" in do else QUICK).items():
             monkeypatch.setattr(session, name, seconds)
         if {"ignore", "slow", "endless"} & {deed.partition("=")[2] for deed in do.split(",")}:
@@ -244,95 +235,3 @@ def test_a_second_launch_into_a_folder_of_logs_is_refused(launch, tmp_path):
     assert (logs / "worker-0.log").read_text() == "printed"
     with FolderLock(logs):  # of the checkpoints that are there too
         assert launch("--ps=1", "--log_dir=logs", *LENET)[0] == 0
-
-
-def test_scaling_removes_no_file_of_a_user(launch, tmp_path):
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / "alone-1.json").write_text("mine")
-    status, _, err = launch("--ps=1", "--scaling=1", "--results=r", *LENET)
-    assert status == 2
-    assert "r/alone-1.json: " in err
-    assert (tmp_path / "r" / "alone-1.json").read_text() == "mine"
-
-
-@pytest.mark.slow
-def test_scaling(launch, tmp_path):
-    words = ("--ps=1", "--scaling=2,1", "--repeats=2", "--link=tcp25")
-    files = ("--output=t.csv", "--plot=p.svg", "--results=r")
-    flags = (*LENET, "--distortions=false", "--cluster_timeout=9", "--ps_strategy=round_robin")
-    status, out, err = launch(*words, *files, *flags)
-    assert status == 0, err
-    rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
-    assert [row["workers"] for row in rows] == ["1", "2"]
-    check_outputs(
-        [
-            OutputFile("output", str(tmp_path / "t.csv"), "csv of scaling"),
-            OutputFile("plot", str(tmp_path / "p.svg")),
-        ]
-    )
-    assert all(float(row["predicted_images_per_sec"]) > 0 for row in rows)
-    assert all(float(row["efficiency_low"]) <= float(row["efficiency_high"]) for row in rows)
-    assert "--repeats" not in err
-    first_words = [line.split()[0] for line in out.decode().splitlines()]
-    assert first_words[-4:] == ["workers", "1", "2", "omitted"]  # columns, in this narrow terminal
-    assert (tmp_path / "p.svg").read_text().startswith("<?xml")
-    assert cli.main(["report", "r", "--output=page.md"]) == 0
-    page = (tmp_path / "page.md").read_text().replace("\\_", "_")
-    answer, *details = re.findall(r"^ *- (.*)", page, re.M)[:2]
-    assert answer.startswith("Weak scaling of lenet, parameter_server: 2 workers: ")
-    assert details[0].startswith("1 worker: ")
-    (section,) = re.findall(r"^## Weak scaling of lenet.*?\n(.*?)^## ", page, re.M | re.S)
-    for row in rows:
-        assert percent(float(row["efficiency"])) in section
-    records = sorted(path.name for path in (tmp_path / "r").glob("*-[0-9].json"))
-    assert records == sorted(
-        f"{name}-{repeat}.json" for name in ("alone", "workers-1", "workers-2") for repeat in (1, 2)
-    )
-    journal = (tmp_path / "r" / "events.jsonl").read_text()
-    again = (*words[:2], "--repeats=3", *words[3:], "--results=r", "--resume")
-    assert launch(*again, *flags)[0] == 0  # only the third ones are run
-    more = (tmp_path / "r" / "events.jsonl").read_text().removeprefix(journal)
-    assert more.count('"event": "process"') == 3
-    refused = launch(*again[1:], "--ps=2", *flags)
-    assert (refused[0], "--results=" in refused[2]) == (2, True)
-    alone = json.loads((tmp_path / "r" / "alone-1.json").read_text())["command"][1:]
-    own = ("--variable_update=independent", "--num_gpus=1")
-    assert alone[:-1] == ["run", "--model=lenet", "--distortions=false", "--device=cpu", *own]
-    assert alone[-1].startswith("--result_json=")
-
-
-def test_scaling_by_single_runs_asks_for_more(launch, transcript):
-    status, _, err = launch("--ps=1", "--scaling=1", *LENET)
-    assert status == 0
-    (line,) = (line for line in err.splitlines() if "--repeats=1" in line)
-    transcript("notice", line)
-
-
-@pytest.mark.slow
-def test_scaling_of_a_job_that_fails(launch, transcript):
-    status, out, err = launch("--ps=1", "--scaling=1", *LENET, do="launch:0=4")
-    assert (status, out) == (4, b"")
-    assert "scaling/workers-1-1" in err
-    transcript("error", err.splitlines()[-1])
-
-
-def test_an_interrupted_scaling_prints_how_to_go_on(
-    call, tmp_path, monkeypatch, transcript, lenet_runs
-):
-    make = lenet_runs()
-
-    def interrupted(self, requests):
-        """Interrupts after a process without communication and a job of one worker."""
-        next(requests)
-        for speed in (80.0, 40.0):
-            requests.send([SimpleNamespace(status="ok", record=make(speed, devices=1))])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Campaign, "run_requests", interrupted)
-    given = ("launch", "--scaling=1", "--repeats=2", f"--results={tmp_path}")
-    flags = ("--", "--model=trivial", "--variable_update=collective_all_reduce")
-    out, err = call(*given, *flags, code=130)
-    _, _, row = out.splitlines()
-    assert (row.split()[0], "50.0 %" in row) == ("1", True)
-    assert f": {shlex.join(['cnnbench', *given, '--resume', *flags])}\n" in err
-    transcript("to go on", "\n".join(err.splitlines()[-2:]))

@@ -135,7 +135,6 @@ def test_kubernetes_by_its_schema(documents):
         (("--init=slurm", "--workers=2", "--", "allreduce"), "not allreduce"),
         (("--init=slurm", "--workers=2", "--", "--model=nosuch"), "--model=nosuch: "),
         (("--init=slurm", "--workers=2", "--", "--trace_file=a\nb"), "contains a line break"),
-        (("--init=slurm", "--scaling=1,2"), "--init=slurm: cannot be used with --scaling"),
     ],
 )
 def test_wrong_use_writes_nothing(call, tmp_path, monkeypatch, words, reason):
