@@ -98,16 +98,11 @@ def format_bytes(size: float | None) -> str:
     return f"{value:.0f} {unit}" if abs(value) >= 999.5 else f"{value:.3g} {unit}"
 
 
-def item_count(items: int | Sized) -> int:
-    """The number of items in a collection. If `items` is itself a number, it is returned."""
-    return items if isinstance(items, int) else len(items)
-
-
 def count_text(items: int | Sized, singular: str, plural: str) -> str:
     """Formats a number with a noun in singular or plural: "1 run" or "2 runs". If `items` is a
     collection, the number is its length.
     """
-    number = item_count(items)
+    number = items if isinstance(items, int) else len(items)
     return f"{number} {singular if number == 1 else plural}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cnnbench.base.document import Answer, Paragraph, Row, Section, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
-from cnnbench.base.text import item_count, percent
+from cnnbench.base.text import percent
 from cnnbench.campaigns.bisect.answers import BAD, BisectionStep, step_answer_text
 from cnnbench.campaigns.bisect.history import GitHistory
 from cnnbench.campaigns.bisect.search import BISECT, Bisection
@@ -90,7 +90,7 @@ def _answer(bisection: Bisection) -> list[Paragraph]:
         return _culprit(bisection)
     if not bisection.suspects:
         return [Paragraph(why_no_search(bisection.bad_step))]
-    number = item_count(bisection.suspects)
+    number = len(bisection.suspects)
     text = f"the first bad commit is one of these {number}; skipped commits hide which:"
     paragraphs = [Paragraph(text)]
     for commit in bisection.suspects:

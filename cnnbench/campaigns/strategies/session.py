@@ -14,7 +14,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import ValuesByProcess, median
-from cnnbench.base.text import item_count, unknown_name_reason
+from cnnbench.base.text import unknown_name_reason
 from cnnbench.base.values import labels_from_config
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import resolve_run
@@ -361,5 +361,5 @@ def strategies_document(
     )
     if end is None:
         return document
-    measured = f"{item_count(document.processes)} of {document.planned} processes measured"
+    measured = f"{len(document.processes)} of {document.planned} processes measured"
     return replace(document, incomplete=f"{end}; {measured}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cnnbench.base.stats import median
-from cnnbench.base.text import count_text, enumeration, first_few, item_count, milliseconds
+from cnnbench.base.text import count_text, enumeration, first_few, milliseconds
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.verdicts import (
@@ -135,7 +135,7 @@ def _tested_outcome(verdicts: Verdicts, entry: ComparedConfiguration, result: Me
     """Returns the outcome of a test; "" if there was none."""
     decisive = entry.deciding_result(result)
     metric, judgement = decisive.metric, decisive.judgement
-    count = item_count(result.base)
+    count = len(result.base)
     runs = f"{count} and {count_text(result.new, 'process', 'processes')}"
     if verdicts.paired:
         runs = count_text(count, "pair", "pairs")
@@ -188,7 +188,7 @@ def _all_pairs(result: MetricResult) -> str:
         return ""
     word = metric.better if signs == {True} else metric.worse
     medians = f"{metric.value_text(base, unit=False)} → {metric.value_text(new)}"
-    return f"{word} by throughput in all {item_count(samples.base)} pairs (medians {medians})"
+    return f"{word} by throughput in all {len(samples.base)} pairs (medians {medians})"
 
 
 def _other_metrics(verdicts: Verdicts) -> Iterator[str]:

@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 
 from cnnbench.base import inference
 from cnnbench.base.stats import group_by, median
-from cnnbench.base.text import count_text, item_count, number
+from cnnbench.base.text import count_text, number
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.estimate import (
     Estimate,
@@ -274,7 +274,7 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
             of = f"{len(bad)} of {count_text(len(values), 'value', 'values')} of {name} in {side}"
             reason = f"{of} cannot be used, the first is {number(bad[0])}"
             return Judgement(verdict=Verdict.FAILED, reason=reason, noise=samples.noise)
-    fewest, side = min((item_count(values), side) for side, values in sides)
+    fewest, side = min((len(values), side) for side, values in sides)
     if not fewest:
         reason = f"{side} has no value of {name}"
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=samples.noise)
@@ -290,7 +290,7 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     judgement = _judgement(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
     if judgement.verdict_needs is None:
         base = count_text(samples.base, "value", "values")
-        reason = f"{base} in BASE and {item_count(samples.new)} in NEW make no pairs"
+        reason = f"{base} in BASE and {len(samples.new)} in NEW make no pairs"
     else:
         runs, paired = judgement.verdict_needs, samples.paired
         needed = phrases.needed_runs_text(runs, paired, samples.needs_new_experiment, "at least ")

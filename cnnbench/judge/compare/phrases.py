@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cnnbench.base.text import NONE, count_text, item_count, p_value
+from cnnbench.base.text import NONE, count_text, p_value
 from cnnbench.judge.compare.estimate import Estimate, SampleStatistics, from_test_scale
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.records.metric import Metric
@@ -105,7 +105,7 @@ def too_few_text(statistics: SampleStatistics, needed: str, provable: float | No
       needed: what could prove a change (see `needed_runs_text`).
       provable: the change that this could prove; None if unknown.
     """
-    base, paired, family = item_count(statistics.base), statistics.paired, statistics.family
+    base, paired, family = len(statistics.base), statistics.paired, statistics.family
     runs = f"{base} against {count_text(statistics.new, 'process', 'processes')}"
     if paired:
         runs = count_text(base, "pair", "pairs")

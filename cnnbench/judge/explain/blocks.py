@@ -20,7 +20,7 @@ from cnnbench.base.document import (
     make_table,
     numeric_cell,
 )
-from cnnbench.base.text import count_text, format_interval, item_count, percent
+from cnnbench.base.text import count_text, format_interval, percent
 from cnnbench.judge.explain.phrases import (
     cause_with_evidence,
     fact_texts,
@@ -47,7 +47,7 @@ def explanation_sections(
     """
     facts = fact_texts(explanation.facts)
     if len(facts) > _MOST_FACTS and not full:
-        more = item_count(explanation.facts) - _MOST_FACTS
+        more = len(explanation.facts) - _MOST_FACTS
         facts = [*facts[:_MOST_FACTS], f"and {more} more (see the JSON output)"]
     contents: tuple[Sequence[Content], ...] = (
         [explanation.answer, [differences_chart(explanation, max_rows)]],
@@ -112,7 +112,7 @@ def explanation_rows(explanation: Explanation, max_rows: int = SHOWN) -> list[Ex
     shown = explanation.rows[:max_rows] if max_rows else explanation.rows
     lines = sorted(shown, key=lambda row: row.difference * explanation.difference <= 0)
     if rest := explanation.rows[len(shown) :]:
-        name = count_text(item_count(explanation.rows) - len(shown), "other row", "other rows")
+        name = count_text(len(explanation.rows) - len(shown), "other row", "other rows")
         base, new = (sum(getattr(row, side) for row in rest) for side in ("base", "new"))
         shares = [row.share for row in rest if row.share is not None]
         share = sum(shares) if shares else None
@@ -156,7 +156,7 @@ def differences_chart(explanation: Explanation, max_rows: int = SHOWN) -> RowCha
             )
         )
     return RowChart(
-        title=f"Step time of B minus A: {of} {item_count(explanation.rows)} differences",
+        title=f"Step time of B minus A: {of} {len(explanation.rows)} differences",
         x=Axis(label="difference (ms)"),
         rows=tuple(rows),
         limit=(0.0, "no difference"),

@@ -36,7 +36,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.document.formats import render_report
 from cnnbench.base.stats import group_by, median
 from cnnbench.base.terminal import ProgressLine
-from cnnbench.base.text import count_text, first_few, first_lines, integer, item_count
+from cnnbench.base.text import count_text, first_few, first_lines, integer
 from cnnbench.judge.history import phrases
 from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.history.series import SeriesPoint
@@ -114,7 +114,7 @@ def build_page(document: HistoryDocument, commit_url: str = "") -> Report:
         highlights=(
             ("values", phrases.values_text(metric)),
             ("series", count_text(trends, "configuration", "configurations and machines")),
-            ("points", integer(sum(item_count(trend.series.points) for trend in trends))),
+            ("points", integer(sum(len(trend.series.points) for trend in trends))),
         ),
         sections=tuple(sections),
     )
@@ -149,15 +149,14 @@ def _regressions_answer(document: HistoryDocument) -> Answer:
     regressions, gains = document.regressions, document.gains
     accepted = document.accepted
     places = (*regressions, *gains)
-    text, tone = phrases.lasting(item_count(regressions), item_count(gains)), "bad"
+    text, tone = phrases.lasting(len(regressions), len(gains)), "bad"
     if not places:
         places, tone = tuple(range(len(shared))), "good"
         text = "No regression"
         if any(shared_step.worse for shared_step in shared):
             text = "Every regression was undone"
         if accepted:
-            number = item_count(accepted)
-            text = count_text(number, "regression is accepted", "regressions are accepted")
+            text = count_text(accepted, "regression is accepted", "regressions are accepted")
         if not any(trend.enough for trend in trends):
             names = [trend.series.configuration for trend in trends]
             listed = first_lines(names, phrases.MOST_NAMED)
@@ -264,7 +263,7 @@ def _point_row(trend: Trend, point: SeriesPoint, metric: Metric, commit_url: str
             point.value if point.values else None, metric.unit
         ),
         "range": interval_cell(ends, text, why="needs two processes"),
-        "processes": numeric_cell(item_count(point.values)),
+        "processes": numeric_cell(len(point.values)),
         "failed": numeric_cell(point.failed or None, why="no process failed"),
         "mark": _mark_cell(trend, point, metric),
     }

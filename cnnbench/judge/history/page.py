@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from cnnbench.base import tables
 from cnnbench.base.notebook import Displayed, short_repr
 from cnnbench.base.stats import ValuesByProcess
-from cnnbench.base.text import count_text, item_count
+from cnnbench.base.text import count_text
 from cnnbench.judge.history.phrases import (
     accepted_commit_remarks,
     history_remarks,
@@ -89,7 +89,7 @@ class HistoryDocument(Document, Displayed):
     rules: Rules = field(default_factory=Rules)
 
     def __repr__(self) -> str:
-        points = sum(item_count(trend.series.points) for trend in self.series)
+        points = sum(len(trend.series.points) for trend in self.series)
         counts = (
             count_text(self.series, "series", "series"),
             count_text(points, "point", "points"),
@@ -211,7 +211,7 @@ def csv_rows(document: HistoryDocument) -> Iterator[dict[str, object]]:
                 point.value,
                 min(point.values),
                 max(point.values),
-                item_count(point.values),
+                len(point.values),
                 point.failed,
                 trend.fitted[index],
                 step is not None,

@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from cnnbench.base.levels import MIN_SERIES, TWO_MACHINES
 from cnnbench.base.stats import group_by
-from cnnbench.base.text import count_text, first_few, first_lines, item_count
+from cnnbench.base.text import count_text, first_few, first_lines
 from cnnbench.judge.compare.configuration import IMPORTED
 from cnnbench.judge.compare.notes import imported_note
 from cnnbench.judge.history.series import SeriesPoint
@@ -103,7 +103,7 @@ def _series_names(named_trends: Sequence[Trend], all_trends: Sequence[Trend]) ->
     c)".
     """
     names = [trend.series.configuration for trend in named_trends]
-    count = item_count(all_trends)
+    count = len(all_trends)
     if len(names) == 1:
         return names[0]
     if len(names) < count:

@@ -23,7 +23,7 @@ from cnnbench.base.document import (
     numeric_cell,
     quantity_cell,
 )
-from cnnbench.base.text import NONE, compact_number, count_text, item_count, p_value, percent
+from cnnbench.base.text import NONE, compact_number, count_text, p_value, percent
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Verdict
 from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.compare.verdicts import USUAL_FAIL_ON, AnnotationLevel
@@ -296,7 +296,7 @@ def result_cells(
     change, interval = titles or change_column_titles(comparison)
     low, high = judgement.low, judgement.high
     ends = NONE if low is None or high is None else metric.range_text(low, high)
-    runs = f"{item_count(entry.base_runs)}+{item_count(entry.new_runs)}"
+    runs = f"{len(entry.base_runs)}+{len(entry.new_runs)}"
     by_cpu_time = entry.deciding_result(result) is not result
     word = f"{result.word} by CPU time" if by_cpu_time else result.word
     tone = verdict_tone(comparison, entry, result)
