@@ -24,7 +24,6 @@ from measuring import keep_cpus_busy, neighbour_flag
 from validation import gates, planted_plugin
 from validation import pool as pools
 from validation.advice import ADVICE
-from validation.confirmations import CONFIRMATIONS
 from validation.histories import HISTORY
 from validation.lengths import LENGTHS
 from validation.metrics import SEVERAL_METRICS
@@ -44,7 +43,6 @@ from cnnbench.machine import facts as environment
 STUDIES: Mapping[str, tuple[str, Sequence[Study]]] = {
     "verdicts": ("Simulated, {} draws of each", (RATES, SMALL, SAMPLES)),
     "suites": ("Several configurations", (SUITES,)),
-    "confirmations": ("Verdicts measured again", (CONFIRMATIONS,)),
     "metrics": ("Several metrics", (SEVERAL_METRICS,)),
     "pauses": ("Pauses, slower · same in per cent", (PAUSES,)),
     "advice": ("Advice", (ADVICE,)),
@@ -72,10 +70,9 @@ class Options:
     )
     only: str = flag(
         "all",
-        "The only simulation: verdicts, suites of several configurations, confirmations by a "
-        "second experiment, several metrics, pauses between steps, advice for inconclusive "
-        "comparisons, lengths of processes, races of tune, level changes in history, or the "
-        "rules of other tools.",
+        "The only simulation: verdicts, suites of several configurations, several metrics, pauses "
+        "between steps, advice for inconclusive comparisons, lengths of processes, races of tune, "
+        "level changes in history, or the rules of other tools.",
         choices=("all", *STUDIES),
     )
     gates: int = flag(20000, "Maximum number of gates that are formed from the pool.", minimum=1)

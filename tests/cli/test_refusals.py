@@ -557,7 +557,6 @@ ab --a_env=X=1 --b_env=X=1 | --a
 ab --a_checkout=.. --b_checkout=.. | --a
 ab --a_checkout=v1 --b_checkout=main | --a
 ab --aa --b=--xla | --b
-ab --aa --confirm | --confirm
 compare a b --quiet_conditions=noise | --quiet_conditions
 ab --a=--modell=lenet | --modell
 ab "--a=--num_gpus='1" | --a

@@ -42,7 +42,7 @@ processes (--pairs), and prints a verdict.
 
   cnnbench gate main -- --model=lenet --batch_size=8
   cnnbench gate main \\
-      --confirm
+      --burn_in=2
 """
 FITTED = """\
 Usage: cnnbench gate BASE [HEAD] [FLAGS]
@@ -55,7 +55,7 @@ verdict.
 
   cnnbench gate main -- --model=lenet \\
       --batch_size=8
-  cnnbench gate main --confirm
+  cnnbench gate main --burn_in=2
 """
 
 

@@ -18,7 +18,6 @@ from measuring import keep_cpus_busy
 from short_runs import run
 from validation import (
     advice,
-    confirmations,
     gates,
     histories,
     lengths,
@@ -128,43 +127,6 @@ def test_too_many_wrong_verdicts_are_a_violation():
     assert verdicts.violation(few, EIGHT, "x", 0.0) == ""
     demand, _ = verdicts.RATES.judge({(EIGHT, "x", 0.0): few, (SEQUENTIAL, "x", 0.0): wrong})
     assert (demand.met, demand.found) == (False, f"{SEQUENTIAL}, x: slower in 5.0 %")
-
-
-def test_a_second_experiment_confirms_true_verdicts():
-    quiet = confirmations.QUIET
-    equal, twice = (
-        sums(confirmations.simulate_experiments, quiet, of, draws=2)
-        for of in (0.0, confirmations.TWICE)
-    )
-    assert (equal["experiments"], equal["confirmed"]) == (200, 0)
-    assert twice["confirmed"] >= 190
-    assert twice["more pairs"] <= twice["pairs"]
-    cases = {(quiet, 0.0): equal, (quiet, confirmations.TWICE): twice}
-    assert [one.met for one in confirmations.judged(cases)] == [True, True]
-    often = Counter(experiments=20000, confirmed=100)
-    seldom = Counter(experiments=20000, confirmed=17000)
-    cases = {(quiet, 0.0): often, (quiet, confirmations.TWICE): seldom}
-    found = confirmations.judged(cases)
-    assert [(one.met, one.found) for one in found] == [
-        (False, f"{quiet}: 0.5 %"),
-        (False, "85.0 %"),
-    ]
-
-
-def test_many_experiments_at_once_are_judged_as_one_is():
-    plan = interim_analyses(16, 0.04)
-    generator = np.random.default_rng(5)
-    differences = generator.normal(-0.03, 0.02, (30, 16))
-    slower, used = confirmations.outcomes(differences, plan)
-    one_by_one = [
-        judge_pairs(Samples([1.0] * 16, np.exp(one).tolist(), paired=True), plan)
-        for one in differences
-    ]
-    for found, pairs, (verdict, number) in zip(slower, used, one_by_one, strict=True):
-        # Without a chance of a verdict, an experiment ends early, and has none.
-        is_futile = verdict is Verdict.INCONCLUSIVE and number < 32
-        assert is_futile or (found, pairs) == (verdict is Verdict.SLOWER, number // 2)
-    assert 5 < sum(slower) < 25
 
 
 def test_requirements_on_right_verdicts_and_missed_slowdowns():

@@ -3,16 +3,15 @@
 In a results directory, the subfolders ``a`` and ``b`` contain one record per process; the i-th
 records of A and B are a pair. ``discarded`` contains the records of burn-in processes and of
 incomplete pairs, ``logs`` the output of the processes, ``explain`` the profiles that are measured
-later, ``confirmation-PAIRS`` a second experiment, ``settings.json`` the `Experiment`, and
-``events.jsonl`` the journal. ``cnnbench compare DIR/a DIR/b --paired`` reads the directory. Only
-records that are used are named ``*.json``, because ``--baseline_aa=DIR`` reads the whole directory.
+later, ``settings.json`` the `Experiment`, and ``events.jsonl`` the journal. ``cnnbench compare
+DIR/a DIR/b --paired`` reads the directory. Only records that are used are named ``*.json``, because
+``--baseline_aa=DIR`` reads the whole directory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from cnnbench.campaigns.ab.side import AbSide
@@ -184,11 +183,3 @@ AB = CampaignKind(
 def pair_file_prefix(number: int) -> str:
     """Start of the file names of pair `number`, such as "0001". Numbers start at 1."""
     return f"{number:04d}"
-
-
-def confirmation_folder(folder: Path, pairs: int) -> Path:
-    """Subfolder for a second experiment, which confirms the verdict of an experiment (--confirm).
-
-    `pairs` is the number of pairs of the first experiment.
-    """
-    return folder / f"confirmation-{pairs}"

@@ -20,7 +20,6 @@ from cnnbench.campaigns.ab.experiment import (
     PLAN,
     SIDES,
     Experiment,
-    confirmation_folder,
     pair_file_prefix,
 )
 from cnnbench.campaigns.processes import (
@@ -36,7 +35,7 @@ from cnnbench.campaigns.processes import (
 )
 from cnnbench.errors import ExitCode, PathError
 from cnnbench.judge.compare import Comparison, Criteria, compare_records, load_records
-from cnnbench.judge.compare.result import with_second_experiment, without_tests
+from cnnbench.judge.compare.result import without_tests
 from cnnbench.records.codec import decode
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.run import RunRecord
@@ -129,15 +128,6 @@ class ExperimentState:
         experiment, planned = self.experiment, self.pair_limits[0]
         return _further_schedule(experiment.smallest_alpha, planned, self.past_analyses)
 
-    @cached_property
-    def confirmation(self) -> ExperimentState | None:
-        """State of the second experiment, which measured the verdict again (--confirm); None if
-        there is no second experiment.
-        """
-        if self.last_end_event is None:
-            return None
-        return find_experiment(confirmation_folder(self.folder, self.last_end_event["pairs"]))
-
     def final_comparison(
         self, judge_together: bool = False, fail_on: tuple[str, ...] | None = None
     ) -> Comparison | None:
@@ -163,10 +153,6 @@ class ExperimentState:
             experiment = replace(experiment, criteria=criteria)
         plan = None if judge_together else self.further_schedule
         comparison = compare_pairs(experiment, base, new, self.past_analyses, plan)
-        second = self.confirmation
-        if second is not None and second.last_end_event is not None:
-            again = second.final_comparison()
-            comparison = comparison if again is None else with_second_experiment(comparison, again)
         is_judged = self.has_clear_verdict if end is None else end["judged"]
         if not is_judged:
             comparison = stopped_before_verdict(comparison, len(base))

@@ -34,7 +34,7 @@ _EXIT_CODES = """\
 Flags, interpreters, code and variables that A and B define differently may always differ.
 
 Exit codes: 0 no regression; 1 B is slower or computes something else (or what --fail_on names); 3
-inconclusive, not comparable, or not confirmed; 4 a process failed, or processes were killed too
+inconclusive or not comparable; 4 a process failed, or processes were killed too
 often; 2 wrong use; 130 interrupted: the change so far is printed without a verdict (continue with
 --resume).
 """

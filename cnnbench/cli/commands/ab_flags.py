@@ -62,11 +62,6 @@ class AbFlags(JobLayoutFlags, SideFlags, CampaignFlags, JudgingFlags):
         "Measure side A twice, to see how much runs of the same configuration differ. All pairs "
         "are run. cnnbench compare and ab can use the results: --baseline_aa=DIR.",
     )
-    confirm: bool = flag(
-        False,
-        "If a difference of speed would set exit code 1, measure it again, with at most the same "
-        "number of pairs. The exit code is 1 only if both results agree, otherwise 3.",
-    )
     explain: str = flag(
         "auto",
         "Profile a few more processes of A and of B, and name the layers and causes of the "
@@ -81,8 +76,6 @@ class AbFlags(JobLayoutFlags, SideFlags, CampaignFlags, JudgingFlags):
             if name in given:
                 value = "..." if name in VARIABLES else getattr(self, name)
                 raise FlagError(name, value, "--aa measures side A twice, so leave this flag out")
-        if self.confirm:
-            raise FlagError("confirm", "true", "with --aa, there is no verdict to confirm")
 
 
 SECTIONS = {

@@ -18,29 +18,22 @@ from cnnbench.base.interrupts import was_interrupted
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text
 from cnnbench.campaigns.ab.asking import identity_of
-from cnnbench.campaigns.ab.experiment import (
-    AB,
-    MOST_PAIRS,
-    PROFILES,
-    Experiment,
-    confirmation_folder,
-)
+from cnnbench.campaigns.ab.experiment import AB, MOST_PAIRS, PROFILES, Experiment
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, AbProfiler, explain_or_notice
 from cnnbench.campaigns.ab.lengths import LENGTHS
 from cnnbench.campaigns.ab.pairing import choose_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.sessions import ExperimentState, find_experiment, load_complete_pairs
-from cnnbench.campaigns.processes import Campaign, CodeChangedError, ResultsFolder
+from cnnbench.campaigns.processes import Campaign, ResultsFolder
 from cnnbench.cli.commands import choose_format, sides
 from cnnbench.cli.commands.ab_flags import SPECS, AbFlags
-from cnnbench.cli.commands.ab_report import command_to_judge_again, report_experiment
+from cnnbench.cli.commands.ab_report import report_experiment
 from cnnbench.cli.commands.campaign_flags import results_folder
 from cnnbench.cli.commands.command_lines import VARIABLES
 from cnnbench.cli.commands.next_steps import pairs_for_clear_verdict
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.compare import Comparison, Verdict
 from cnnbench.judge.compare.comparability import check_fact_names
-from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.records.codec import encode
 from cnnbench.records.explanation import Explanation
 
@@ -50,7 +43,6 @@ _OF_ONE_SESSION = (
     "pairs",
     "format",
     "output",
-    "confirm",
     "explain",
     "fail_on",
     "accept",
@@ -111,8 +103,7 @@ def run_experiment(
         ) as (results, campaign, _):
             runner = ExperimentRunner(experiment, both, results, campaign, aa)
             campaign.run_requests(runner.requests())
-            judged = _confirm_changes(runner.comparison, runner, options)
-            judged = _explain_verdict(judged, runner, options)
+            judged = _explain_verdict(runner, options)
         return report_experiment(judged, runner, options)
 
 
@@ -156,8 +147,7 @@ def _to_resume(values: Mapping[str, Any], common: Sequence[str]) -> ExperimentSt
             raise FlagError(name, value, other)
     if common and tuple(common) != experiment.common:
         raise UsageError(f"{shlex.join(common)!r} after -- {other}")
-    confirms = earlier.has_clear_verdict and values.get("confirm", given.get("confirm"))
-    if earlier.past_analyses and not (experiment.sequential or confirms):
+    if earlier.past_analyses and not experiment.sequential:
         reason = f"the experiment in {place} is judged once (--nosequential, --aa): begin a new one"
         raise FlagError("resume", "true", reason)
     for side, own in AbFlags(**values).environment_variables.items():
@@ -190,59 +180,18 @@ def _values_to_resume(earlier: ExperimentState, values: Mapping[str, Any]) -> di
     return {**merged, "pairs": pairs} if earlier.has_clear_verdict else merged
 
 
-def _confirm_changes(judged: Comparison, runner: ExperimentRunner, options: AbFlags) -> Comparison:
-    """Measures again, in a second experiment, the changes that set exit code 1 (--confirm).
-
-    Returns the comparison with the results of both experiments. The second experiment judges only
-    the changed metrics, in at most the same number of pairs. If it is interrupted or fails, this is
-    noted in `runner`, and the comparison is unchanged.
+def _explain_verdict(runner: ExperimentRunner, options: AbFlags) -> Comparison:
+    """Returns the comparison of the experiment, with an explanation if --explain asks for it. An
+    interrupt is noted in `runner`.
     """
-    metrics, number = judged.metrics_to_confirm, len(runner.records["a"])
-    if not (options.confirm and runner.is_judged and metrics):
-        return judged
-    first, campaign = runner.experiment, runner.campaign
-    place = confirmation_folder(runner.results.folder, number)
-    second = replace(
-        first,
-        identity=None,
-        given={},
-        common=(),
-        repeat=(),
-        criteria=replace(first.criteria, metrics=tuple(metrics)),
-        most_pairs=number,
-        # The orders of A and B must differ from the orders in the first experiment.
-        seed=first.seed + number,
-    )
-    text = f"measuring {' and '.join(metrics)} again, at most {number} pairs, in {place}"
-    campaign.reporter.notice(text)
-    with ResultsFolder(AB, place, second, resume=True, within=runner.results) as results:
-        confirming = ExperimentRunner(second, runner.sides, results, campaign, runner.aa)
-        try:
-            campaign.run_requests(confirming.requests())
-        except CodeChangedError as error:
-            runner.failure = str(error)
-        except KeyboardInterrupt:
-            runner.interrupted = True
-        else:
-            runner.failure = confirming.failure
-    if runner.failure or runner.interrupted:
-        return judged
-    line = shlex.join(command_to_judge_again(confirming, options))
-    campaign.reporter.notice(f"to judge the records of the second experiment again: {line}")
-    return with_second_experiment(judged, confirming.comparison)
-
-
-def _explain_verdict(judged: Comparison, runner: ExperimentRunner, options: AbFlags) -> Comparison:
-    """Adds an explanation to the comparison, if --explain asks for it. An interrupt is noted in
-    `runner`.
-    """
-    if not runner.is_judged or runner.failure or runner.interrupted:
+    judged = runner.comparison
+    if not runner.is_judged:
         return judged
     wanted = options.explain == "always"
     if options.explain == "auto" and not options.aa:
         entries = judged.deciding_configurations
         asked = [result for entry in entries for result in entry.requested_results]
-        verdicts = {result.verdict for result in asked if not result.is_unconfirmed}
+        verdicts = {result.verdict for result in asked}
         wanted = bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
     if not wanted:
         return judged

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cnnbench.base.terminal import print_notice
-from cnnbench.campaigns.ab.experiment import SIDES
 from cnnbench.campaigns.ab.sessions import ExperimentState
 from cnnbench.cli.commands import choose_format, declare_quiet_flag
 from cnnbench.cli.commands.judging import (
@@ -23,9 +22,8 @@ from cnnbench.cli.commands.next_steps import (
 )
 from cnnbench.errors import UsageError
 from cnnbench.flags import flag, parse_command, specs_of
-from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Loaded, compare_records
+from cnnbench.judge.compare import Comparison, Loaded, compare_records
 from cnnbench.judge.compare.comparability import check_fact_names
-from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.judge.metrics.rules import Rules
 
 
@@ -77,11 +75,6 @@ def main(argv: Sequence[str]) -> int:
     experiment, rules = experiment_of_records(*arguments), options.load_rules()
     sides = [load_records_of_side(path) for path in arguments]
     comparison = _compare_sides(sides, arguments, options, experiment, rules)
-    second = None if experiment is None else experiment.confirmation
-    if second is not None and second.last_end_event is not None:
-        again = _confirmation(second, options, rules)
-        skipped = (*comparison.skipped, *again.skipped)
-        comparison = replace(with_second_experiment(comparison, again), skipped=skipped)
     warn_of_skipped_files(comparison.skipped)
     earlier = experiment if experiment is not None and experiment.is_resumable else None
     settings = None if experiment is None else experiment.experiment
@@ -91,18 +84,6 @@ def main(argv: Sequence[str]) -> int:
     for line in commands:
         print_notice(line)
     return comparison.exit_code
-
-
-def _confirmation(second: ExperimentState, options: CompareFlags, rules: Rules) -> Comparison:
-    """Judges the records of a second experiment (ab --confirm), which measured again what the first
-    experiment had found.
-
-    The flags for the first experiment apply, except the metrics.
-    """
-    metrics = second.experiment.criteria.metrics or DEFAULT_METRICS
-    own = replace(options, metrics=",".join(metrics))
-    paths = [str(second.folder / side) for side in SIDES]
-    return _compare_sides([*map(load_records_of_side, paths)], paths, own, second, rules)
 
 
 def _compare_sides(

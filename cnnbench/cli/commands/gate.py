@@ -58,14 +58,13 @@ ci explains gates; --init writes the files with which a CI system runs a gate.
 
   cnnbench gate main
   cnnbench gate main change --timeout=300 -- --plugin=bench/nets.py --model=ours
-  cnnbench gate main --confirm -- --model=lenet
   cnnbench gate --resume --results=DIR --pairs=28
   cnnbench gate --init=github -- --plugin=bench/nets.py --model=ours
 """
 
 _EXIT_CODES = """\
 Exit codes: 0 no regression; 1 HEAD is slower or computes something else (or what --fail_on names);
-3 inconclusive, not comparable, or not confirmed; 4 a process failed, or processes were killed too
+3 inconclusive or not comparable; 4 a process failed, or processes were killed too
 often; 2 wrong use; 130 interrupted.
 """
 

@@ -50,10 +50,10 @@ def opening(verdicts: Verdicts) -> tuple[str, str]:
 
 
 def further_sentences(verdicts: Verdicts) -> list[str]:
-    """Returns the further sentences: on other metrics, confirmations and accepted regressions."""
+    """Returns the further sentences: on other metrics and accepted regressions."""
     if verdicts.same_code is not None or not verdicts.deciding_configurations:
         return []
-    sentences = [*_other_metrics(verdicts), *_confirmations(verdicts)]
+    sentences = [*_other_metrics(verdicts)]
     accepted = [result.accepted for _, result in verdicts.rows if result.accepted is not None]
     sources = {one.source_text for one in accepted if not one.has_ended}
     if sources:
@@ -205,9 +205,7 @@ def _other_metrics(verdicts: Verdicts) -> Iterator[str]:
             name, text = metric.name, result.judgement.reason
             if result.verdict is Verdict.NOT_MEASURED:
                 name = result.word
-            elif result.verdict in DIRECTIONS and (
-                result.is_unconfirmed or verdicts.sets_exit_code(entry, result)
-            ):
+            elif result.verdict in DIRECTIONS and verdicts.sets_exit_code(entry, result):
                 decisive = entry.deciding_result(result)
                 text = phrases.size_text(decisive.metric, decisive.judgement)
             elif result.asked and result.verdict is Verdict.INCONCLUSIVE:
@@ -219,19 +217,6 @@ def _other_metrics(verdicts: Verdicts) -> Iterator[str]:
             finding = f"{name.capitalize()}: {text}"
             yield f"{finding} in {entry.name}." if len(entries) > 1 else f"{finding}."
             break
-
-
-def _confirmations(verdicts: Verdicts) -> Iterator[str]:
-    """Yields a sentence for each result that a second experiment confirmed or did not confirm."""
-    for entry in verdicts.deciding_configurations:
-        for result in entry.results:
-            if result.confirmation is None:
-                continue
-            finding = result.confirmation.reason.rstrip(".")
-            if result.metric not in SPEEDS:
-                finding = f"{result.metric.name}: {finding}"
-            is_confirmed = "Not confirmed" if result.is_unconfirmed else "Confirmed"
-            yield f"{is_confirmed} by a second measurement: {finding}."
 
 
 def _noise(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -13,7 +13,6 @@ from cnnbench.judge.compare import answers
 from cnnbench.judge.compare.disturbance import remeasured_pairs
 from cnnbench.judge.compare.judgement import NEEDS, Verdict
 from cnnbench.judge.compare.verdicts import (
-    DIRECTIONS,
     TESTED,
     USUAL_FAIL_ON,
     MetricResult,
@@ -176,35 +175,6 @@ class Comparison(Verdicts, Document, Displayed):
         return self.geometric_means.get(BUS_BANDWIDTH.name)
 
 
-def _map_results(
-    comparison: Comparison, change: Callable[[MetricResult], MetricResult]
-) -> Comparison:
-    """Returns the comparison with each of its results changed by a function."""
-    entries = (
-        replace(entry, results=tuple(map(change, entry.results))) for entry in comparison.entries
-    )
-    return replace(comparison, entries=tuple(entries))
-
-
-def with_second_experiment(first: Comparison, second: Comparison) -> Comparison:
-    """Returns the comparison `first` with the judgements of a second experiment, which measured the
-    same configuration again.
-
-    Only results for metrics that were requested in the second experiment are confirmed.
-    """
-    found = {one.metric.name: one.judgement for _, one in second.rows if one.asked}
-
-    def with_confirmation(result: MetricResult) -> MetricResult:
-        again = found.get(result.metric.name)
-        if again is None or result.verdict not in DIRECTIONS:
-            return result
-        reason = f"{result.judgement.reason}; measured again: {again.reason}"
-        judgement = replace(result.judgement, reason=reason)
-        return replace(result, confirmation=again, judgement=judgement)
-
-    return _map_results(first, with_confirmation)
-
-
 _UNTESTED: Mapping[str, Any] = dict.fromkeys(
     ("low", "high", "p", "p_adjusted", "verdict_needs", "provable_change", "decided_by", *NEEDS)
 )
@@ -229,4 +199,7 @@ def without_tests(comparison: Comparison, reason: str) -> Comparison:
         withheld = {**_UNTESTED, "verdict": Verdict.INCONCLUSIVE, "reason": why, "note": None}
         return replace(result, judgement=replace(judgement, **withheld))
 
-    return _map_results(comparison, untested)
+    entries = (
+        replace(entry, results=tuple(map(untested, entry.results))) for entry in comparison.entries
+    )
+    return replace(comparison, entries=tuple(entries))

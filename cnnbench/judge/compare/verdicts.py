@@ -90,7 +90,6 @@ class MetricResult:
       base_slow_steps, new_slow_steps: texts about slow steps of BASE and NEW. Absent without slow
         steps, or if the change of the median step equals the change of the throughput.
       accepted: what accepts the regression; absent if nothing does.
-      confirmation: the judgement of a second experiment; absent if there was none.
     """
 
     json_keys: ClassVar[JsonKeys] = (
@@ -104,7 +103,6 @@ class MetricResult:
         Key("base_values", "base"),
         Key("new_values", "new"),
         "accepted",
-        "confirmation",
         "base_slow_steps",
         "new_slow_steps",
     )
@@ -115,7 +113,6 @@ class MetricResult:
     base_slow_steps: str = field(default="", metadata=NOT_EMPTY)
     new_slow_steps: str = field(default="", metadata=NOT_EMPTY)
     accepted: Acceptance | None = field(default=None, metadata=ABSENT)
-    confirmation: Judgement | None = field(default=None, metadata=ABSENT)
 
     @property
     def metric(self) -> Metric:
@@ -163,11 +160,6 @@ class MetricResult:
         elif not self.metric.higher_is_better:
             change = -change
         return list(Verdict).index(self.verdict), change
-
-    @property
-    def is_unconfirmed(self) -> bool:
-        """Whether a second experiment was made and its verdict is different."""
-        return self.confirmation is not None and self.confirmation.verdict is not self.verdict
 
     @property
     def too_noisy(self) -> bool:
@@ -501,8 +493,6 @@ class Verdicts:
         words = next(setting for setting in settings if setting is not None)
         if not entry.affects_exit_code or result.verdict not in map(FAIL_ON.get, words):
             return False
-        if result.is_unconfirmed:
-            return False
         if result.accepted is not None and not result.accepted.has_ended:
             return False
         if result.verdict is Verdict.CHANGED_WORK:
@@ -525,29 +515,12 @@ class Verdicts:
         return AnnotationLevel.NOTICE if bad or verdict is Verdict.FASTER else AnnotationLevel.NONE
 
     @property
-    def _failing_results(self) -> list[MetricResult]:
-        """The results that set exit code 1."""
-        return [result for entry, result in self.rows if self.sets_exit_code(entry, result)]
-
-    @property
     def failed_on(self) -> tuple[str, ...]:
         """The words of --fail_on whose verdicts set exit code 1, in the order of `FAIL_ON`."""
         if self.ends_with not in (None, ExitCode.REGRESSION):
             return ()
-        verdicts = {result.verdict for result in self._failing_results}
+        verdicts = {one.verdict for entry, one in self.rows if self.sets_exit_code(entry, one)}
         return tuple(word for word, verdict in FAIL_ON.items() if verdict in verdicts)
-
-    @property
-    def metrics_to_confirm(self) -> tuple[str, ...]:
-        """Names of the metrics with a regression or gain that sets exit code 1."""
-        found = {one.metric.name for one in self._failing_results if one.verdict in DIRECTIONS}
-        return tuple(one.name for one in self.metrics if one.name in found)
-
-    @property
-    def unconfirmed_results(self) -> list[MetricResult]:
-        """The results for which a second experiment had a different verdict."""
-        rows = self.rows
-        return [one for entry, one in rows if entry.affects_exit_code and one.is_unconfirmed]
 
     @property
     def exit_code(self) -> ExitCode:
@@ -566,7 +539,6 @@ class Verdicts:
         is_open = (
             not verdicts
             or any(verdict.is_undecided for verdict in verdicts)
-            or bool(self.unconfirmed_results)
             or any(skipped.defect for skipped in self.skipped)
         )
         return ExitCode.INCONCLUSIVE if is_open else ExitCode.OK

@@ -195,8 +195,6 @@ def exit_code_meaning(comparison: Comparison) -> str:
         return "an A/A measurement, whatever the verdict"
     if code == 1:
         return " and ".join(_FAILURES[word] for word in comparison.failed_on)
-    if code == 3 and comparison.unconfirmed_results:
-        return "not confirmed"
     if code == 0 and any(
         result.accepted for entry in comparison.entries for result in entry.results
     ):
@@ -228,8 +226,6 @@ def verdict_tone(comparison: Comparison, entry: ComparedConfiguration, result: M
         return "changed"
     if level is AnnotationLevel.ERROR:
         return "bad"
-    if result.is_unconfirmed:
-        return "unsure"
     if result.verdict is Verdict.FASTER:
         return "good"
     if level is AnnotationLevel.WARNING:

@@ -17,7 +17,7 @@ from stand_ins import StandIns, failed, value_of, well
 
 from cnnbench.base import terminal
 from cnnbench.base.inference import FIRST_ANALYSIS
-from cnnbench.campaigns.ab.experiment import AB, Experiment, confirmation_folder, pair_file_prefix
+from cnnbench.campaigns.ab.experiment import AB, Experiment, pair_file_prefix
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.sessions import (
     find_experiment,
@@ -291,15 +291,12 @@ def test_experiments_are_found_in_folders(ran: Ran, tmp_path: Path) -> None:
     ran(50.0)
     assert find_only_experiment(tmp_path).folder == tmp_path / "r"
     assert find_only_experiment(tmp_path / "r").folder == tmp_path / "r"
-    assert find_experiment(tmp_path / "r").confirmation is None
     for name in ("r/copy", "second"):
         copytree(tmp_path / "r", tmp_path / "new", dirs_exist_ok=True)
         (tmp_path / "new").rename(tmp_path / name)
     # An experiment counts, whatever is below it; of two beside each other, neither does.
     assert find_only_experiment(tmp_path / "r").folder == tmp_path / "r"
     assert find_only_experiment(tmp_path) is None
-    second = confirmation_folder(tmp_path / "r", FIRST_ANALYSIS)
-    assert second.name == f"confirmation-{FIRST_ANALYSIS}"
 
 
 def test_a_terminal_shows_the_pair_and_the_change_so_far(

@@ -143,6 +143,9 @@ def test_annotations_on_runners_of_github_and_resuming(
     assert "\n::error title=" in done.out
     assert comment.read_text() != before
     assert repeat in html.unescape(comment.read_text())
+    for path in (tmp_path / "results", tmp_path / "results" / "runs"):
+        call("report", path, f"--output={tmp_path}/r.md")
+        assert "% slower" in (tmp_path / "r.md").read_text()
     (words,) = re.findall("Repeat: <code>cnnbench (.*)</code>", html.unescape(comment.read_text()))
     words = words.replace(" -- ", f" --results={tmp_path}/again -- ")
     assert "pair 2" in call(*shlex.split(words), code=3).err
@@ -189,85 +192,6 @@ def test_a_gate_that_was_interrupted_before_its_first_process_begins_again(
     assert (tmp_path / "results" / "runs" / "logs").is_dir()
     assert [*(tmp_path / "temporary").iterdir()] == []  # nothing is kept in a temporary folder
     call("gate", "main", results, *SHORT, *NETWORK, code=1)
-
-
-@pytest.fixture
-def again(monkeypatch):
-    """again(stop=NUMBER, speed=...): what the processes of a second experiment do."""
-    pairs = ab_session.ExperimentRunner
-
-    def again(stop=None, **say):
-        def begin(experiment, sides, results, *others):
-            made = pairs(experiment, sides, results, *others)
-            if results.folder.name.startswith("confirmation-"):
-                if say:
-                    monkeypatch.setenv("FAKE", json.dumps(say))
-                measure = made.measure_pair
-                monkeypatch.setattr(
-                    made, "measure_pair", lambda n, **of: stopping(n, measure, **of)
-                )
-            return made
-
-        def stopping(number, measure, **of):
-            if number == stop:
-                raise KeyboardInterrupt
-            return measure(number, **of)
-
-        monkeypatch.setattr(ab_session, "ExperimentRunner", begin)
-
-    return again
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("measured")
-def test_a_second_experiment_is_interrupted_goes_on_and_confirms(call, again, tmp_path, transcript):
-    again(stop=5)
-    results = f"--results={tmp_path}/results"
-    words = ("--confirm", "--nosequential", results, *SHORT, *NETWORK)
-    done = call("gate", "main", *words, code=130)
-    assert done.out.endswith("exit code 130: interrupted\n")
-    assert f": cnnbench gate --resume {results}\n" in done.err
-    again()
-    done = call("gate", "--resume", results, "--format=json", code=1)
-    assert "[1/4]" in done.err  # two pairs are left
-    document = json.loads(done.out)
-    transcript("confirmed", document["answer"])
-    (entry,) = document["configurations"]
-    (throughput,) = (one for one in entry["results"] if "confirmation" in one)
-    assert throughput["metric"] == "throughput"
-    assert throughput["confirmation"]["verdict"] == throughput["verdict"] == "slower"
-    folder = tmp_path / "results" / "runs"
-    place = json.loads((folder / "confirmation-6" / "a" / "0006-a.json").read_text())["ab"]
-    assert (place["pair"], place["seed"]) == (6, 3 + 6)
-    (line,) = re.findall(r"to judge the records again: cnnbench (.*)", done.err)
-    judged_again = json.loads(call(*line.split(), "--format=json", code=1).out)
-    assert judged_again["answer"].replace("NEW", "B") == document["answer"]
-    for path in (tmp_path / "results", folder):
-        call("report", path, f"--output={tmp_path}/r.md")
-        assert ": 19.9 % slower" in (tmp_path / "r.md").read_text()
-
-
-@pytest.mark.usefixtures("measured")
-def test_a_regression_that_is_not_confirmed_is_undecided(call, again, tmp_path, transcript):
-    again(speed=100)
-    results = f"--results={tmp_path}/results"
-    done = call("gate", "main", "--confirm", results, *SHORT, *NETWORK, code=3)
-    assert done.out.startswith("B is 19.9 % slower")
-    answer = done.out.partition("\n\n")[0]
-    transcript("not confirmed", " ".join(answer.split()), numbers=False)
-    folder = tmp_path / "results"
-    comment = (folder / "comment.md").read_text()
-    suites = ElementTree.parse(folder / "junit.xml")
-    assert (suites.findall(".//failure"), len(suites.findall(".//skipped"))) == ([], 1)
-    call("report", folder, f"--output={tmp_path}/r.md")
-    assert "not confirmed" in (tmp_path / "r.md").read_text().lower()
-    sides = (folder / "runs" / side for side in "ab")
-    judged_again = call("compare", *sides, code=3).out
-    assert judged_again.endswith("exit code 3: not confirmed\n")
-    # Both experiments are complete.
-    done = call("gate", "--resume", results, code=3)
-    assert "[1/" not in done.err
-    assert (folder / "comment.md").read_text() == comment
 
 
 def test_where_results_go(call, given, monkeypatch, tmp_path):
@@ -318,7 +242,7 @@ def test_wrong_use(call, given, repository, git, words, named, transcript):
     assert (given, git(repository, "status", "--porcelain")) == ([], "")
 
 
-GATE = ("--seconds=3.0", "--confirm=true")
+GATE = ("--always_measure=true", "--seconds=3.0")
 OWN = ("--plugin=bench/nets.py", "--model=ours", "--result_label=it's=$x\\")
 
 

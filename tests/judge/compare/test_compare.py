@@ -8,7 +8,6 @@ import pytest
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Criteria, SkippedFile, Verdict, compare_records
 from cnnbench.judge.compare.compare import are_comparable
-from cnnbench.judge.compare.result import with_second_experiment
 from cnnbench.records.run import Evaluation
 
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -164,21 +163,6 @@ def test_up_to_five_spreads_that_cannot_be_used_are_listed(runs):
         sides = [[runs(flags={"batch_size": size}) for size in sizes] for _ in "ab"]
         notes.append(len(compare_records(*sides, aa=sides[0]).notes))
     assert notes == [6, 2]  # of which one says how many configurations have no spread
-
-
-@pytest.mark.parametrize(("again", "code"), [(110, 1), (100, 3), (90, 3)])
-def test_a_second_experiment_must_agree_on_the_direction(runs, again, code):
-    first, second = (
-        compare_records(runs.of(*BASE), runs.of(*scaled(factor / 100))) for factor in (110, again)
-    )
-    first = replace(first, fail_on=("faster",))
-    assert first.exit_code == 1
-    both = with_second_experiment(first, second)
-    assert both.exit_code == code
-    (result, *_) = both.entries[0].results
-    assert result.is_unconfirmed == (code == 3)
-    # Metrics that the second one was not asked for, such as memory, have no second result.
-    assert all(one.confirmation is None for one in both.entries[0].results[1:])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from cnnbench.judge.compare import METRICS, Criteria, Verdict, compare_records
 from cnnbench.judge.compare.answers import known_text
-from cnnbench.judge.compare.result import with_second_experiment, without_tests
+from cnnbench.judge.compare.result import without_tests
 from cnnbench.judge.metrics.rules import Acceptance
 
 FAST, SLOW = 200.0, 36.0
@@ -76,8 +76,6 @@ ENDS = {"open": "2999-01-01", "ended": "2000-01-01"}
         ("slower", {}, {"gates": False}, {}, True, "error"),
         ("slower", {}, {"accepted": "open"}, {}, False, "warning"),
         ("slower", {}, {"accepted": "ended"}, {}, True, "error"),
-        ("slower", {}, {"confirmation": "slower"}, {}, True, "error"),
-        ("slower", {}, {"confirmation": "same"}, {}, False, "warning"),
         ("changed work", {}, {}, {}, True, "error"),
         ("changed work", {}, {}, {"allow_changed_work": True}, False, "warning"),
         ("changed work", {"asked": False}, {}, {}, True, "error"),
@@ -91,8 +89,6 @@ def test_what_sets_the_exit_code(runs, verdict, policy, parts, of_all, sets, lev
     result = replace(result, samples=replace(result.samples, metric=metric))
     if "accepted" in own:
         own["accepted"] = Acceptance(commit="1234567", reason="x", until=ENDS[own["accepted"]])
-    if "confirmation" in own:
-        own["confirmation"] = replace(result.judgement, verdict=Verdict(own["confirmation"]))
     own["judgement"] = replace(result.judgement, verdict=Verdict(verdict))
     result = replace(result, policy=result.policy.replace(**policy), **own)
     found = replace(found, **of_all)
@@ -176,17 +172,3 @@ def test_an_unfinished_experiment_has_no_tests(lenet_runs):
     kept = without_tests(failed, "stopped")
     assert failed.entries[0].main.verdict is Verdict.FAILED
     assert kept.entries[0].main.judgement == failed.entries[0].main.judgement
-
-
-def test_only_directions_of_asked_metrics_are_measured_again(lenet_runs):
-    runs = lenet_runs()
-    base, new, like = (runs.of(*range(low, low + 8)) for low in (100, 80, 100))
-    slower, same = compare_records(base, new), compare_records(base, like)
-    again = compare_records(base, new, Criteria(metrics=("throughput",)))
-    found = with_second_experiment(slower, again).entries[0]
-    assert found.main.confirmation is again.entries[0].main.judgement
-    assert "; measured again: " in found.main.judgement.reason
-    assert [one.confirmation is None for one in found.results].count(False) == 1
-    assert with_second_experiment(same, again) == same
-    unasked = compare_records(base, new, Criteria(metrics=("memory",)))
-    assert with_second_experiment(slower, unasked).entries[0].main.confirmation is None

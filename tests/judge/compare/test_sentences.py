@@ -32,7 +32,7 @@ from cnnbench.judge.compare import (
     judge_all,
 )
 from cnnbench.judge.compare.notes import imported_note
-from cnnbench.judge.compare.result import with_second_experiment, without_tests
+from cnnbench.judge.compare.result import without_tests
 from cnnbench.judge.compare.verdicts import SameCode
 from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
 from cnnbench.records.all_reduce import Copying
@@ -453,10 +453,6 @@ def sides(runs, reductions):
 def test_sentences(sides, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # which is in no repository
     found = {title: make(sides) for title, make in COMPARED.items()}
-    first = found["faster"]
-    for title, factor in (("confirmed", 1.1), ("not confirmed", 1.0)):
-        again = compare_records(*sides.speeds(new=times(factor)))
-        found[title] = with_second_experiment(first, again)
     found["unfinished"] = without_tests(found["slower"], "2 of 8 pairs were measured")
     for files in ((), ("a.md",), ("a.md", "b.md", "c.md", "d.md", "e.md")):
         same = SameCode(base="a" * 40, new="b" * 40, files=files)

@@ -118,13 +118,6 @@ def test_words_that_set_the_exit_code(compared, parts, words):
     assert found.failed_on == words
 
 
-def test_metrics_to_confirm_are_those_that_set_the_exit_code(compared):
-    found = compared({"a": 0.8, "b": 1.0})
-    assert found.metrics_to_confirm == ("throughput",)
-    assert replace(found, fail_on=()).metrics_to_confirm == ()
-    assert judged_as(found, "changed work", "same").metrics_to_confirm == ()
-
-
 def test_configurations_from_worst_to_best(compared):
     found = compared({"a": 0.9, "b": 1.2, "c": 0.8, "d": 1.0})
     names = [entry.name[0] for entry in found.by_severity()]
@@ -195,8 +188,6 @@ def test_meanings_of_the_exit_code_differ(compared):
     (entry,) = slower.entries
     accepted = Acceptance(commit="1234567", reason="x", until="2999-01-01")
     results = (replace(entry.main, accepted=accepted), *entry.results[1:])
-    again = replace(entry.main.judgement, verdict=Verdict.SAME)
-    unconfirmed = (replace(entry.main, confirmation=again), *entry.results[1:])
     cases = {
         "ok": found,
         "regression": slower,
@@ -208,7 +199,6 @@ def test_meanings_of_the_exit_code_differ(compared):
         "same code": replace(slower, same_code=SameCode(base="a", new="b")),
         "A/A": replace(slower, ends_with=ExitCode.OK),
         "accepted": replace(slower, entries=(replace(entry, results=results),)),
-        "not confirmed": replace(slower, entries=(replace(entry, results=unconfirmed),)),
         "not named": replace(slower, fail_on=()),
     }
     meanings = {title: exit_code_meaning(one) for title, one in cases.items()}
@@ -244,14 +234,6 @@ def test_tones_of_verdicts(compared, verdict, parts, tone):
     cell = result_cells(found, entry, entry.main)["verdict"]
     assert cell.tone == tone
     assert len(cell.mark) == 1
-
-
-def test_a_gain_that_was_not_confirmed_is_unsure(compared):
-    found = compared({"a": 1.2})
-    (entry,) = found.entries
-    again = replace(entry.main.judgement, verdict=Verdict.SAME)
-    result = replace(entry.main, confirmation=again)
-    assert verdict_tone(found, entry, result) == "unsure"
 
 
 def test_marks_of_verdicts_differ(compared):

@@ -22,6 +22,7 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.blocks import causes_table
+from cnnbench.judge.metrics.rules import Acceptance
 from cnnbench.judge.report import build, gather
 from cnnbench.records.load import Loaded
 from cnnbench.records.run import Imported, Measured, ResourceUse, StartupSeconds
@@ -240,14 +241,14 @@ def test_headlines_are_short_and_details_have_the_rest(full_runs):
     base, new = full_runs.of(*[100.0] * 6), full_runs.of(*[80.0] * 6)
     comparison = compare_records(base, new)
     (entry,) = comparison.entries
-    again = dataclasses.replace(entry.main.judgement, reason="a reason of the second one")
-    results = (dataclasses.replace(entry.main, confirmation=again), *entry.results[1:])
+    acceptance = Acceptance(commit="1234567", reason="a reason to accept it", until="2999-01-01")
+    results = (dataclasses.replace(entry.main, accepted=acceptance), *entry.results[1:])
     entries = (dataclasses.replace(entry, results=results),)
-    confirmed = dataclasses.replace(comparison, entries=entries)
-    answer = build(gather(Loaded(tuple(new), ()), comparison=confirmed)).answers[0]
+    accepted = dataclasses.replace(comparison, entries=entries)
+    answer = build(gather(Loaded(tuple(new), ()), comparison=accepted)).answers[0]
     assert answer.text == comparison.answer_lines[0]
-    assert any("a reason of the second one" in one for one in answer.details)
-    assert all(one in confirmed.answer for one in (answer.text, *confirmed.answer_lines))
+    assert any("a reason to accept it" in one for one in answer.details)
+    assert all(one in accepted.answer for one in (answer.text, *accepted.answer_lines))
 
 
 NUMBER, SHARE, BYTES = ("number", "percent", "bytes")
