@@ -1,7 +1,7 @@
 """TensorFlow, which is imported when one of its names is used first.
 
 Modules that commands import before a run is planned use it instead of TensorFlow, so that
-``--help``, errors in flags and predictions do not wait for TensorFlow.
+``--help`` and errors in flags do not wait for TensorFlow.
 """
 
 from __future__ import annotations

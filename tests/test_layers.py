@@ -56,7 +56,7 @@ INSIDE = {
         ("history",),
         ("notebook",),
     ),
-    "lab": (("all_reduce", "predict", "roofline"),),
+    "lab": (("all_reduce", "roofline"),),
     "campaigns": (
         ("processes",),
         ("launch",),

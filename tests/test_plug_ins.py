@@ -69,8 +69,6 @@ def test_commands_take_names_of_plug_ins(call, tmp_path):
     chain = f"--plugin={named('chain')}"
     out = call("allreduce", *reductions, chain, "--all_reduce_spec=chain/copy").out
     assert re.search(r"float32 +3 +chain/copy +-", out)
-    predicted = ("--predict", "--model=lenet", "--link=hdr", "--devices=8")
-    assert re.search(r"# devices .* chain\b", call("allreduce", *predicted, chain).out)
     assert " tiny " in call("models", f"--plugin={named('tiny_plugin')}").out
     words = ("--plugin", named("local_sgd_plugin"), "--plugin", named("signum_plugin"))
     text = " ".join(call("run", "--help", *words).out.split())

@@ -28,7 +28,6 @@ from worker_runs import (
 from cnnbench.base.ports import ReservedPorts
 from cnnbench.data.imagenet import serialize
 from cnnbench.records.run import RunRecord
-from cnnbench.variable_mgr.all_reduce.cost import Tensor
 
 pytestmark = [
     pytest.mark.slow,
@@ -212,14 +211,14 @@ def test_losses_equal_the_oracle(name, results):
 
 def test_a_step_sends_what_rings_of_both_workers_send(results):
     # One bucket of both gradients, and the loss with the wish to stop, two scalars each.
-    messages, size = sent_by_all("collective", Tensor(2), 2, 1)
+    messages, size = sent_by_all("collective", 2, 2, 1)
     for worker in results["one tower each"]:
         assert worker["sent"] == [2 * messages, 2 * size]
     # A strategy sends all four as one tensor.
     for worker in results["by a strategy"]:
         assert worker["sent"] == [messages, 2 * size]
     # Of the four links of a ring of four towers, two are between workers.
-    of_ring = [part / 2 for part in sent_by_all("collective", Tensor(2), 4, 1)]
+    of_ring = [part / 2 for part in sent_by_all("collective", 2, 4, 1)]
     for worker in results["two towers each"]:
         assert worker["sent"] == [of_ring[0] + messages, of_ring[1] + size]
 

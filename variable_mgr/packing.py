@@ -57,13 +57,6 @@ class Packing:
         """Whether each step applies the gradients of the previous step."""
         return self.variable_consistency == "relaxed"
 
-    @property
-    def joins_gradients(self) -> bool:
-        """Whether any setting joins several gradients into larger tensors."""
-        return bool(
-            self.gradient_repacking or self.agg_small_grads_max_bytes or self.gradient_bucket_bytes
-        )
-
     def __str__(self) -> str:
         parts = []
         if self.agg_small_grads_max_bytes:

@@ -120,22 +120,6 @@ def _word_width(rows: Sequence[Sequence[str]], index: int) -> int:
     return longest
 
 
-def split_table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
-    """Splits a table that is too wide into several tables that fit. Each table begins with the
-    first column.
-
-    Row 0 of `rows` is the head.
-    """
-    widths = [max(map(text_width, column)) for column in zip(*rows, strict=True)]
-    groups: list[list[int]] = [[0]]
-    for index in range(1, len(widths)):
-        used = sum(widths[index] + len(GAP) for index in groups[-1])
-        if len(groups[-1]) > 1 and used + widths[index] > line_width() - indent:
-            groups.append([0])
-        groups[-1].append(index)
-    return [[[row[index] for index in group] for row in rows] for group in groups]
-
-
 def _lines_of_row(
     row: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int], head: bool
 ) -> list[str]:

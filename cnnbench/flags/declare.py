@@ -115,8 +115,6 @@ class RunPart(enum.Flag):
     """Where a process reads its task and the addresses."""
     ROWS = enum.auto()
     """What the rows of ``cnnbench allreduce`` measure. Each row has its own value."""
-    PREDICTED = enum.auto()
-    """Applies to ``cnnbench allreduce --predict``, too."""
     PER_PROCESS = enum.auto()
     """A file or folder that a campaign chooses for each of its processes."""
     STEP_WORK = enum.auto()

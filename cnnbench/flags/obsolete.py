@@ -157,8 +157,6 @@ RENAMED: Mapping[str, str] = {
 
 REMOVED: Mapping[str, str] = {
     **dict.fromkeys(("model_plugin", "dataset_plugin", "variable_mgr_plugin"), "use --plugin"),
-    "points": "--predict takes published or measured figures of a link: --link=PRESET or "
-    "--link=alpha=SECONDS,bandwidth=BYTES_PER_SECOND (cnnbench docs cost_model)",
 }
 """Flags of earlier versions that are refused, with their replacements."""
 

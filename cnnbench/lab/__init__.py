@@ -1,3 +1,1 @@
-"""Measures parts of a training step separately (all-reduces, layers), and predicts all-reduce
-times.
-"""
+"""Measures parts of a training step separately (all-reduces, layers)."""

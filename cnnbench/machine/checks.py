@@ -56,7 +56,6 @@ WARNINGS: dict[str, str] = {
     "order": "the repository of --git lacks measured commits",
     "models": "models are left out of the list",
     "pairs": "an experiment has too few pairs for a verdict",
-    "link": "--link connects fewer GPUs than there are",
 }
 """The warnings by name, for --quiet_conditions: checks and others."""
 

@@ -81,18 +81,17 @@ class NetworkPlan:
         return partial(self.model.preprocess, training=training)
 
 
-def model_gradients(name: str, data_name: str | None) -> tuple[Model, tuple[tuple[int, ...], ...]]:
-    """A model and the shapes of its gradients, in the order of its trainable variables.
+def model_gradients(name: str, data_name: str | None) -> tuple[tuple[int, ...], ...]:
+    """The shapes of a model's gradients, in the order of its trainable variables.
 
     Without --data_name its data set is used. FlagError if it is unknown or cannot be declared.
     """
     dataset = find_dataset(data_name, None, name)
-    model = registry.get_model(name, dataset.name)
-    spec = declare(model, dataset.num_classes)
+    spec = declare(registry.get_model(name, dataset.name), dataset.num_classes)
     shapes = tuple(variable.shape for variable in spec.variables if variable.trainable)
     if not shapes:
         raise FlagError("model", name, "has no gradients to reduce")
-    return model, shapes
+    return shapes
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Records of `cnnbench allreduce`: measured and predicted all-reduce times.
+"""Records of `cnnbench allreduce`: measured all-reduce times.
 
 Bandwidths are defined as in nccl-tests. With S bytes in all tensors of one device, n devices and t
 seconds per reduction, the algorithm bandwidth is S / t. The bus bandwidth is S / t * 2(n-1)/n: any
@@ -245,65 +245,3 @@ class AllReduceRecord(Document):
                     copy.equivalent_copy_seconds(point.bytes, point.devices) / point.median_seconds
                 )
         return None
-
-
-# Predictions of ``cnnbench allreduce --predict`` for other numbers of devices.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """Predicted times for one all-reduce algorithm on one number of devices. The fields are the
-    columns of the table.
-
-    Attributes:
-      model: the model whose gradients are reduced.
-      bytes: bytes of the gradients of one device.
-      gradients: number of gradients.
-      dtype: dtype of the gradients.
-      packing: packing of the gradients.
-      parameters: names of the links; "fitted" in documents of versions that had --points.
-      devices: number of devices.
-      spec: all-reduce spec.
-      allreduce_seconds: seconds of the reduction; None if there is no prediction.
-      compute_seconds: seconds of the step without the reduction; None if unknown.
-      step_seconds, efficiency, images_per_sec: predictions if computing and reducing do not
-        overlap; None if unknown.
-      overlapped_step_seconds, overlapped_efficiency, overlapped_images_per_sec: predictions if
-        computing and reducing overlap completely; None if unknown.
-      not_predicted: why there is no prediction; None if there is one.
-    """
-
-    model: str
-    bytes: int
-    gradients: int
-    dtype: str
-    packing: str
-    parameters: str
-    devices: int
-    spec: str
-    allreduce_seconds: float | None
-    compute_seconds: float | None
-    step_seconds: float | None
-    efficiency: float | None
-    images_per_sec: float | None
-    overlapped_step_seconds: float | None
-    overlapped_efficiency: float | None
-    overlapped_images_per_sec: float | None
-    not_predicted: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Predictions(Document):
-    """Document of ``cnnbench allreduce --predict`` (schema 1). Only the keys that reports need are
-    read.
-
-    Attributes:
-      model: the model whose gradients are reduced.
-      rows: predictions, for each spec on each number of devices.
-    """
-
-    kind: ClassVar[str] = "allreduce_prediction"
-    schema: ClassVar[int] = 1
-
-    model: str
-    rows: tuple[Prediction, ...]

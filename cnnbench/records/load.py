@@ -15,7 +15,7 @@ from cnnbench.base.tables import natural_key
 from cnnbench.base.terminal import ProgressLine
 from cnnbench.base.text import count_text
 from cnnbench.errors import PathError
-from cnnbench.records.all_reduce import AllReduceRecord, Predictions
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import OPTIONAL, Document, is_kind_of_document, json_document
 from cnnbench.records.explanation import Explanation
@@ -27,10 +27,9 @@ Study: TypeAlias = Explanation | Roofline | StepProfile | StrategiesDocument | T
 """Results of a command about one or more processes, in addition to their records."""
 
 
-_NAMES: Mapping[type[RunRecord | AllReduceRecord | Study | Predictions], str] = {
+_NAMES: Mapping[type[RunRecord | AllReduceRecord | Study], str] = {
     RunRecord: "a run record",
     AllReduceRecord: "an all-reduce measurement",
-    Predictions: "a prediction of reductions",
     Explanation: "an explanation",
     Roofline: "a roofline",
     StepProfile: "a profile of steps",
@@ -83,7 +82,6 @@ class Loaded:
     skipped: tuple[SkippedFile, ...]
     allreduces: tuple[AllReduceRecord, ...] = ()
     studies: tuple[Study, ...] = ()
-    predictions: tuple[Predictions, ...] = ()
 
     def __repr__(self) -> str:
         counts = (
@@ -125,7 +123,6 @@ def load_records(
     """
     runs: dict[str, tuple[RunRecord | AllReduceRecord, str]] = {}
     studies: list[Study] = []
-    predictions: list[Predictions] = []
     listed = [*find_files(paths, hidden)]
     skipped: list[SkippedFile] = []
     progress = progress or ProgressLine.silent()
@@ -138,8 +135,6 @@ def load_records(
         loaded = read_result(path)
         if isinstance(loaded, SkippedFile):
             skipped.append(loaded)
-        elif isinstance(loaded, Predictions):
-            predictions.append(loaded)
         elif isinstance(loaded, Study):
             # A run can write its roofline to two files, so the second one is left out.
             studies += [loaded] if loaded not in studies else []
@@ -154,7 +149,6 @@ def load_records(
         tuple(skipped),
         tuple(record for record in everything if isinstance(record, AllReduceRecord)),
         tuple(studies),
-        tuple(predictions),
     )
 
 
@@ -295,7 +289,7 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
 
 def read_result(
     path: str, data: bytes | None = None
-) -> RunRecord | AllReduceRecord | Study | Predictions | SkippedFile:
+) -> RunRecord | AllReduceRecord | Study | SkippedFile:
     """Reads the document in a file. Returns a SkippedFile if the file is defective or contains a
     document of another kind.
 

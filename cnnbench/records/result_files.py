@@ -233,16 +233,14 @@ class ResultFiles:
         """Whether a result file was requested."""
         return self._json is not None or self._csv is not None
 
-    def check_writable(
-        self, others: Iterable[OutputFile] = (), inputs: Iterable[str | None] = ()
-    ) -> str | None:
+    def check_writable(self, others: Iterable[OutputFile] = ()) -> str | None:
         """Checks that every output file can be written, without leaving a file behind (see
         `check_outputs`).
 
         Returns a notice if a table lacks columns.
         """
         document = OutputFile(_JSON, self._json, self._kind)
-        check_outputs((document, *others, OutputFile(_CSV, self._csv, appended=True)), inputs)
+        check_outputs((document, *others, OutputFile(_CSV, self._csv, appended=True)))
         lacking = () if self._csv is None else self._table.find_missing_columns(self._csv)
         if not lacking:
             return None

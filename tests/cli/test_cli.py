@@ -209,7 +209,7 @@ def test_help_in_xml(command, call):
     [
         ("run --model=nosuch", 1),
         ("models --model=lenet", 1),
-        ("allreduce --predict --devices=8 --model=lenet --link=hdr", 1),
+        ("allreduce --sizes=4Q", 1),
         ("sweep smoke --list", 2),  # its own flags, and those behind the dashes
     ],
 )
@@ -240,7 +240,6 @@ def test_version(own, after, call, monkeypatch):
 
 
 FROZEN = Path(__file__).parents[1] / "frozen"
-LINK = "--link=alpha=1e-5,bandwidth=1e10"
 
 
 WHAT_IS_IMPORTED = """
@@ -276,7 +275,6 @@ EVERYDAY_IMPORTS = [
     ("data check /nowhere", 2, ""),
     ("allreduce --sizes=4Q", 2, ""),
     (f"allreduce {NCCL}", 2, ""),
-    (f"allreduce --predict {LINK} --devices=8 --model=lenet --all_reduce_spec=xring", 0, ""),
     ("roofline lenet --staged_vars --variable_update=replicated", 2, ""),
 ]
 """Command lines, their exit codes, and what they and later ones may import."""

@@ -12,10 +12,8 @@ from golden import golden
 from step_profiles import write_sides
 
 GOLDEN = Path(__file__).parent / "golden"
-PREDICT = ("--predict", "--model=resnet50", "--link=nvlink4", "--devices=8..64")
 COMMANDS = {
     "models": ("models",),
-    "allreduce": ("allreduce", *PREDICT),
     "explain": ("explain", "a.json", "b.json", "--rows=5"),
     "sweep": ("sweep", "smoke", "--list"),
 }

@@ -60,7 +60,6 @@ SHORT = {
     "RING": "--variable_update=distributed_all_reduce --all_reduce_spec=xring",
     "PARTS": "--device=gpu --num_gpus=2 --gpus_per_card=2",
     "RINGS": "--variable_update=replicated --all_reduce_spec=collective",
-    "PREDICT": "--predict --link=hdr",
     "MAKE": "make-imagenet images out",
     "FROZEN": "--model=trivial --forward_only --freeze_when_forward_only",
     "CPU8": "--device=cpu --precision=int8",
@@ -460,7 +459,6 @@ allreduce --device=gpu --gpus_per_card=2 --all_reduce_spec=nccl | --all_reduce_s
 allreduce --num_gpus=1 | --num_gpus
 allreduce 4K | 4K
 allreduce --result_label=today | --result_label
-allreduce --link=hdr | --link
 allreduce --num_gpus=2 --all_reduce_spec=hierarchical_copy \
     --network_topology=gcp_v100 | --all_reduce_spec
 allreduce --peers=nobody | --peers
@@ -488,41 +486,6 @@ allreduce ME --task_index=2 | --task_index
 allreduce --job_name=worker --worker_hosts=a:1,a:1 | --worker_hosts
 allreduce WORKERS --job_name=ps | --job_name
 allreduce WORKERS | --job_name
-allreduce --predict | --predict
-allreduce PREDICT --inter_link=x | --inter_link
-allreduce --predict --link=nvlink33 | --link
-allreduce --predict --link= | --link
-allreduce --predict --link=alpha=1e-6 | --link
-allreduce --predict --link=bandwidth=1e9 | --link
-allreduce --predict --link=hdr,bandwidth=0 | --link
-allreduce --predict --link=hdr,alpha=-1 | --link
-allreduce --predict --link=hdr,alpha=nan | --link
-allreduce --predict --link=hdr,alpha=x | --link
-allreduce --predict --link=hdr,alpha=1,alpha=2 | --link
-allreduce --predict --link=hdr,beta=1 | --link
-allreduce --predict --link=hdr,edr | --link
-allreduce PREDICT --devices= | --devices
-allreduce PREDICT --devices=8-16 | --devices
-allreduce PREDICT --devices=8.. | --devices
-allreduce PREDICT --devices=8,,9 | --devices
-allreduce PREDICT --devices=0 | --devices
-allreduce PREDICT --devices=16..8 | --devices
-allreduce PREDICT --model=resnet51 | --model
-allreduce PREDICT --all_reduce_spec=ring | --all_reduce_spec
-allreduce PREDICT --plot=x.jpg | --plot
-allreduce PREDICT --result_json=/ | --result_json
-allreduce PREDICT --result_csv=none/x.csv | --result_csv
-allreduce PREDICT --record=nowhere | --record
-allreduce PREDICT --record=records/0.json --step_seconds=1 | --step_seconds
-allreduce PREDICT --devices_per_node=4 | --devices_per_node
-allreduce PREDICT --plot_devices=4 | --plot_devices
-allreduce PREDICT --batch_size=4 | --batch_size
-allreduce PREDICT --gradient_repacking=1,2 | --gradient_repacking
-allreduce PREDICT --points=points.json | --points
-allreduce PREDICT --sizes=4K | --sizes
-allreduce PREDICT --num_gpus=2,4 | --num_gpus
-allreduce PREDICT --record=reduced.json --devices=4 --result_json=reduced.json | --result_json
-allreduce PREDICT --record=reduced.json --devices=4 --result_json=measured.json | --result_json
 
 compare | compare
 compare records | compare
@@ -714,7 +677,6 @@ launch --ps=1 -- --cluster=mpi | --cluster
 launch --ps=1 -- --rendezvous=a:1 | --rendezvous
 launch --ps=1 --towers=3 -- --num_gpus=2 | --num_gpus
 launch --workers=2 -- allreduce --sizes=x | --sizes
-launch --workers=2 -- allreduce --link=hdr | --link
 allreduce --cluster=slurm | --cluster
 launch --ps=1 -- allreduce | --ps
 launch --workers=2 -- --variable_update=replicated | --variable_update
@@ -859,9 +821,6 @@ def place(tmp_path_factory, lenet_runs, git):
     (folder / "cifar10" / "data_batch_1.bin").write_bytes(bytes(3073 * 4))
     (folder / "old.log").write_text("Model:       lenet\nno result\n")
     (folder / "images" / "left" / "0.jpg").touch()
-    for name in ("reduced", "measured"):
-        frozen = Path(__file__).parents[1] / "frozen" / "allreduce.json"
-        (folder / f"{name}.json").write_bytes(frozen.read_bytes())
     (folder / "tiny.yaml").write_text(SUITE)
     (folder / "typo.yaml").write_text("entries:\n - name: a\n   flags: {modle: x}\n")
     (folder / "ff").write_text("--result_csv=x\n")

@@ -1,7 +1,7 @@
 """Default, limits and use of every flag of runs, of all-reduces and of each command.
 
-Tests cnnbench/flags/groups/*.py, cnnbench/flags/declare.py, cnnbench/flags/kinds.py,
-cnnbench/lab/predict/command.py and cnnbench/cli/commands/*.py.
+Tests cnnbench/flags/groups/*.py, cnnbench/flags/declare.py, cnnbench/flags/kinds.py
+and cnnbench/cli/commands/*.py.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ Nothing of cnnbench computes the expected values, but the images come from it.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +20,7 @@ import numpy as np
 from short_runs import RATE
 
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, resolve_sizes
-from cnnbench.variable_mgr.all_reduce.cost import NodeLayout
-from cnnbench.variable_mgr.all_reduce.registry import cost_formulas
+from cnnbench.variable_mgr.all_reduce.chunks import elements_of_each_chunk
 
 # The mode of docs/examples/local_sgd_plugin.py, and the steps between two of its exchanges.
 LOCAL_SGD = "local_sgd"
@@ -225,15 +225,37 @@ SHARDED = ("tree", "psgpu", "pscpu")
 AT_ROOTS = ("copy", "hierarchical_copy", "psgpu", "pscpu")
 
 
-def sent_by_all(name, tensor, devices, shards):
-    """Messages and bytes that all devices send to reduce one tensor, one process per device."""
-    if name in AT_ROOTS:
-        # On CPU devices, the CPUs that add for pscpu are devices themselves.
-        chunks = tensor.chunks(shards)[0] if name in SHARDED else 1
-        to_roots_and_back = 2 * (devices - 1)
-        return to_roots_and_back * chunks, to_roots_and_back * tensor.bytes
-    formula = cost_formulas()[name]
-    phases = (formula.busy or formula.path)(tensor, NodeLayout(devices), shards)
-    messages = sum(phase.near_messages + phase.far_messages for phase in phases)
-    sent = sum(phase.near_bytes + phase.far_bytes for phase in phases)
-    return devices * messages, devices * sent
+def sent_by_all(name: str, elements: int, devices: int, shards: int) -> tuple[int, float]:
+    """Messages and bytes that all devices send to reduce one float32 tensor.
+
+    Each device is in a process of its own. On CPU devices, the CPUs that add for pscpu are devices
+    themselves. Every device but one passes on each chunk on its way to the sum, and each chunk of
+    the sum comes back the same way.
+    """
+    there_and_back, size = 2 * (devices - 1), 4 * elements
+    if name == "rechd":
+        return _sent_by_halving(elements, devices)
+    # TensorFlow's ring cuts small tensors, too.
+    chunks = devices * shards
+    if name != "collective":
+        most = {"xring": chunks, "tree": 2 * shards}.get(name, shards if name in SHARDED else 1)
+        chunks = len(elements_of_each_chunk(elements, most, 4))
+    return there_and_back * chunks, there_and_back * size
+
+
+def _sent_by_halving(elements: int, devices: int) -> tuple[int, float]:
+    """`sent_by_all` of rechd: rounds of p devices, the largest power of two, and r others."""
+    power = 1 << devices.bit_length() - 1
+    others, size = devices - power, 4 * elements
+    chunks = len(elements_of_each_chunk(elements, power, 4))
+    blocks = [power >> step for step in range(1, power.bit_length())]
+    # Only devices with a chunk take part in a round.
+    messages = 2 * sum(block * math.ceil(chunks / block) for block in blocks)
+    sent = 2.0 * (power - 1) * size
+    # Two halves are exchanged with each other device, or the whole tensor is sent if one half
+    # would be empty; and each other device gets the sum.
+    halves = 2 if chunks > power // 2 else 1
+    messages, sent = messages + (halves + 1) * others, sent + 2 * others * size
+    # Of three partners in a round, two get the half that the others added.
+    fetched = max(0, others - power // 2) * (halves - 1)
+    return messages + fetched, sent + 0.5 * fetched * size

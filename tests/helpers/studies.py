@@ -7,7 +7,6 @@ from typing import Any
 
 from step_profiles import Profiles
 
-from cnnbench.records.all_reduce import Prediction
 from cnnbench.records.campaigns import (
     RefusedCandidate,
     StrategiesDocument,
@@ -191,10 +190,3 @@ def step_profile(full_runs, **parts):
     record = full_runs(100)
     made = Profiles(lambda flags, step_seconds: record)()
     return dataclasses.replace(made, **{"timeline": spans(), **parts})
-
-
-def prediction(devices: int, seconds: float | None, spec: str = "xring", **more: Any) -> Prediction:
-    """A predicted reduction for lenet; what is not given is unknown."""
-    unknown: dict[str, Any] = dict.fromkeys(one.name for one in dataclasses.fields(Prediction))
-    known = {"model": "lenet", "parameters": "roce100", "devices": devices, "spec": spec}
-    return Prediction(**{**unknown, **known, "allreduce_seconds": seconds, **more})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.records.all_reduce import AllReduceRecord, Predictions
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import Document
 from cnnbench.records.explanation import Explanation
@@ -22,7 +22,6 @@ DOCUMENTS: dict[type[Document], str] = {
     AllReduceRecord: "allreduce",
     BaselineDocument: "baseline",
     Explanation: "explanation",
-    Predictions: "allreduce_prediction",
     Roofline: "roofline",
     RunRecord: "run",
     StepProfile: "step_profile",

@@ -14,17 +14,17 @@ from cnnbench.variable_mgr.packing import (
 
 
 @pytest.mark.parametrize(
-    ("fields", "text", "joins", "late"),
+    ("fields", "text", "late"),
     [
-        ({}, "-", False, False),
-        ({"agg_small_grads_max_group": 3}, "-", False, False),
-        ({"agg_small_grads_max_bytes": 64}, "small64x10", True, False),
-        ({"gradient_bucket_bytes": 7}, "buckets7", True, False),
-        ({"gradient_repacking": 2}, "packs2", True, False),
-        ({"compact_dtype": "bfloat16"}, "bfloat16", False, False),
-        ({"allreduce_merge_scope": 1}, "-", False, False),
-        ({"allreduce_merge_scope": 2}, "scope2", False, False),
-        ({"variable_consistency": "relaxed"}, "relaxed", False, True),
+        ({}, "-", False),
+        ({"agg_small_grads_max_group": 3}, "-", False),
+        ({"agg_small_grads_max_bytes": 64}, "small64x10", False),
+        ({"gradient_bucket_bytes": 7}, "buckets7", False),
+        ({"gradient_repacking": 2}, "packs2", False),
+        ({"compact_dtype": "bfloat16"}, "bfloat16", False),
+        ({"allreduce_merge_scope": 1}, "-", False),
+        ({"allreduce_merge_scope": 2}, "scope2", False),
+        ({"variable_consistency": "relaxed"}, "relaxed", True),
         (
             {
                 "variable_consistency": "relaxed",
@@ -37,14 +37,13 @@ from cnnbench.variable_mgr.packing import (
             },
             "small32x5+buckets16+packs8+float16+scope4+relaxed",
             True,
-            True,
         ),
     ],
 )
-def test_a_packing_as_text_and_what_it_does(fields, text, joins, late):
+def test_a_packing_as_text_and_what_it_does(fields, text, late):
     packing = Packing(**fields)
     assert str(packing) == text
-    assert (packing.joins_gradients, packing.applies_gradients_late) == (joins, late)
+    assert packing.applies_gradients_late is late
 
 
 def test_a_packing_takes_its_own_flags_and_changes_go_before_flags():

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.sizes import LINE_BYTES, elements_per_chunk
+from cnnbench.variable_mgr.all_reduce.sizes import LINE_BYTES, MIN_CHUNK_BYTES
 from cnnbench.variable_mgr.gradients import concat
 
 Copies: TypeAlias = "Mapping[str, tf.Tensor]"
@@ -17,9 +17,12 @@ Copies: TypeAlias = "Mapping[str, tf.Tensor]"
 def elements_of_each_chunk(elements: int, max_chunks: int, itemsize: int) -> tuple[int, ...]:
     """Returns the number of elements of each chunk into which a tensor is cut.
 
-    There are at most `max_chunks` aligned chunks; the last chunk may be shorter.
+    There are at most `max_chunks` aligned chunks of at least `MIN_CHUNK_BYTES`; the last chunk may
+    be shorter. Elements have `itemsize` bytes.
     """
-    size = elements_per_chunk(elements, max_chunks, itemsize)
+    unit = LINE_BYTES // itemsize
+    count = max(1, min(max_chunks, elements * itemsize // MIN_CHUNK_BYTES))
+    size = max(1, -(-elements // (count * unit))) * unit
     full, rest = divmod(elements, size)
     return (size,) * full + ((rest,) if rest else ()) or (0,)
 

@@ -17,7 +17,6 @@ from cnnbench.base.registry import SpecRegistry
 from cnnbench.errors import UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.cost import Formula
 
 FLAG = "all_reduce_spec"
 
@@ -78,7 +77,6 @@ class Registration:
     Attributes:
       name: its name in specs.
       factory: its constructor.
-      cost: formula for ``cnnbench allreduce --predict``; None if there is no prediction.
       check: function that raises ValueError if the algorithm does not support the context. It is
         called before a run starts. If it is None, `factory` is called instead, so only algorithms
         whose constructor needs TensorFlow need it.
@@ -91,20 +89,16 @@ class Registration:
         not if one process runs the steps of all processes.
       within_process: whether the algorithm works only within a process, so that it can only be the
         first of two levels.
-      second_levels: algorithms between groups. By default, ``cnnbench allreduce --predict``
-        combines this algorithm (within groups) with each of them.
     """
 
     name: str
     factory: Factory
-    cost: Formula | None = None
     check: Callable[[ReduceContext], object] | None = None
     reads: tuple[str, ...] = ()
     tuned_on: tuple[str, ...] = ("cpu", "gpu")
     lossy: bool = False
     across_steps: bool = False
     within_process: bool = False
-    second_levels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         plugins.check_name("an all-reduce algorithm", self.name)
@@ -169,9 +163,3 @@ def create(name: str, context: ReduceContext) -> Algorithm:
     if declared.check is not None:
         declared.check(context)
     return declared.factory(context)
-
-
-def cost_formulas() -> dict[str, Formula]:
-    """Returns the cost formulas of all algorithms with a formula, by name of the algorithm."""
-    costs = {name: declared.cost for name, declared in declarations().items()}
-    return {name: cost for name, cost in costs.items() if cost is not None}

@@ -1,4 +1,4 @@
-"""Sizes of elements, memory lines and chunks, for reductions and for the cost model."""
+"""Sizes of elements, memory lines and chunks, for reductions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,3 @@ LINE_BYTES = 64
 
 MIN_CHUNK_BYTES = 16 * 1024
 """Minimum number of bytes in a chunk. Smaller chunks cost more overhead than parallelism saves."""
-
-
-def elements_per_chunk(elements: int, max_chunks: int, itemsize: int) -> int:
-    """Returns the number of elements in each chunk of a tensor; the last chunk may be shorter.
-
-    There are at most `max_chunks` chunks of at least `MIN_CHUNK_BYTES`. Elements have `itemsize`
-    bytes.
-    """
-    unit = LINE_BYTES // itemsize
-    count = max(1, min(max_chunks, elements * itemsize // MIN_CHUNK_BYTES))
-    return max(1, -(-elements // (count * unit))) * unit

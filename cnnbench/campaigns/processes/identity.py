@@ -49,7 +49,7 @@ _FACTS = (
     "cnnbench_version",
 )
 
-OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
+OTHER_COMMANDS = ("campaigns/", "judge/")
 """Folders of cnnbench that measuring processes do not import."""
 
 _NAMED = 8  # Maximum number of differences in an error message.

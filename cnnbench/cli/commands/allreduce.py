@@ -11,13 +11,11 @@ from functools import partial
 from cnnbench.base.shared import SharedValue
 from cnnbench.base.terminal import LineWriter, MessageWriter, ProgressLine
 from cnnbench.cli.running import serve_devices
-from cnnbench.errors import BenchmarkError, ExitCode, FlagError
+from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import (
     Params,
-    RunPart,
     check_obsolete_flags,
     flag_sections,
-    names_of_flags,
     parse_flags,
     split_options,
 )
@@ -29,8 +27,6 @@ from cnnbench.lab.all_reduce.plan import (
     translate_flags,
 )
 from cnnbench.lab.all_reduce.session import AllReduceBenchmark, write_final_record
-from cnnbench.lab.predict import command
-from cnnbench.lab.predict.command import PREDICT_FLAGS
 from cnnbench.plan import digest_of_value, facts_to_agree_on
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
@@ -38,12 +34,7 @@ from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime.devices import register_early_setup
 from cnnbench.run.runtime.supervisor import fork_supervised
 
-_ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
-_MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)))
-_PREDICTED_FROM = (
-    *(spec.name for spec in PREDICT_FLAGS),
-    *names_of_flags(ALL_REDUCE_FLAGS, RunPart.PREDICTED),
-)
+_ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)}
 
 _ABOUT = """\
 Usage: cnnbench allreduce [FLAGS]
@@ -59,26 +50,16 @@ no effect. Exit code 4 if any sum is wrong or any row fails.
   cnnbench allreduce --model=resnet50 --all_reduce_spec=copy,xring#2,pscpu:32K:xring \\
       --gradient_repacking=0,8 --result_json=allreduce.json
   cnnbench launch --workers=2 -- allreduce --num_gpus=1 --sizes=64K:16M:x4
-  cnnbench allreduce --predict --model=resnet50 --link=roce100 --devices=8..1024
 """
 
 
-_SECTIONS = flag_sections(AllReduceParams, ALL_REDUCE_TITLES)
-HELP = (_ABOUT, [*_SECTIONS.items(), ("Instead of measuring", PREDICT_FLAGS)])
+HELP = (_ABOUT, [*flag_sections(AllReduceParams, ALL_REDUCE_TITLES).items()])
 
 
 def main(argv: Sequence[str]) -> int:
     """Measures all-reduces. Raises an exception for wrong sums."""
     values = translate_flags(parse_flags(argv, _ACCEPTED.values()))
     params, others = split_options(AllReduceParams, values)
-    taken, reason = _MEASURED_WITH, "is only for predictions; add --predict"
-    if values.get("predict"):
-        taken, reason = _PREDICTED_FROM, "is only for measurements; --predict measures nothing"
-    for name, value in values.items():
-        if name not in taken:
-            raise FlagError(name, _ACCEPTED[name].text(value), reason)
-    if values.get("predict"):
-        return command.main(values)
     progress = ProgressLine(sys.stderr, params.progress)
     messages = MessageWriter()
     for notice in check_obsolete_flags(others):

@@ -205,7 +205,7 @@ _NO_VERDICT = "needs --baseline, or the results of cnnbench ab"
 
 def _load_results(paths: Sequence[str]) -> Loaded:
     loaded = load(paths, progress=ProgressLine())
-    results = (*loaded.all_records, *loaded.studies, *loaded.predictions)
+    results = (*loaded.all_records, *loaded.studies)
     if not results and not loaded.defects:
         raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
     return loaded

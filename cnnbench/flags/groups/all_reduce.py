@@ -51,20 +51,20 @@ class AllReduceParams:
         None,
         "Reduce the gradients of this network; `cnnbench models` lists them.",
         known=registry.all_model_names,
-        part=RunPart.ROWS | RunPart.PREDICTED,
+        part=RunPart.ROWS,
     )
     data_name: str | None = flag(
         None,
         "Data set of --model; imagenet if not given.",
         known=registry.datasets,
-        part=RunPart.ROWS | RunPart.PREDICTED,
+        part=RunPart.ROWS,
     )
-    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin", part=RunPart.PREDICTED)
+    plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
     dtype: str = flag(
         "float32",
         "Number format of the tensors.",
         choices=("float32", "float16", "bfloat16"),
-        part=RunPart.ROWS | RunPart.PREDICTED,
+        part=RunPart.ROWS,
     )
 
     # Flags for the algorithms. Every all-reduce spec is measured with every packing of the tensors.
@@ -74,7 +74,7 @@ class AllReduceParams:
         "copy,xring#2,pscpu:32K:xring,nccl/xring. If not given, every single algorithm that "
         "works on these devices.",
         known=names,
-        part=RunPart.ROWS | RunPart.PREDICTED,
+        part=RunPart.ROWS,
     )
     peers: str = flag(
         "",
@@ -90,29 +90,25 @@ class AllReduceParams:
         help="Numbers of packs into which the tensors are joined, comma-separated. With 0, tensors "
         "are not packed.",
         maximum=MOST_PACKS,
-        part=RunPart.PREDICTED,
     )
     agg_small_grads_max_bytes: str = flag(
         "0",
         "Largest sizes of tensors that are joined, in bytes, comma-separated, as in 0,64K. With 0, "
         "no tensors are joined.",
-        part=RunPart.PREDICTED,
     )
     agg_small_grads_max_group: int = redeclare_flag(
-        VariableUpdateParams, "agg_small_grads_max_group", part=RunPart.PREDICTED
+        VariableUpdateParams, "agg_small_grads_max_group"
     )
     gradient_bucket_bytes: str = flag(
         "0",
         "Sizes of the buckets into which consecutive tensors are joined, in bytes, "
         "comma-separated, as in 0,4M. With 0, there are no buckets.",
-        part=RunPart.PREDICTED,
     )
     wire_dtype: str = flag(
         "same",
         "Number formats in which float32 tensors are sent, comma-separated: same (float32), "
         "float16, bfloat16.",
         known=lambda: (_SAME, *WIRE_DTYPES),
-        part=RunPart.PREDICTED,
     )
     compact_gradient_transfer: bool = flag(
         False, "Old name of --wire_dtype=float16.", part=RunPart.ROWS
@@ -125,9 +121,7 @@ class AllReduceParams:
         "in variables.",
     )
     network_topology: str = redeclare_flag(VariableUpdateParams, "network_topology")
-    all_reduce_group_size: int = redeclare_flag(
-        VariableUpdateParams, "all_reduce_group_size", part=RunPart.PREDICTED
-    )
+    all_reduce_group_size: int = redeclare_flag(VariableUpdateParams, "all_reduce_group_size")
     communication_hint: str = redeclare_flag(
         VariableUpdateParams,
         "communication_hint",
@@ -200,14 +194,12 @@ class AllReduceParams:
         "Write all measurements to this file. The file is updated after every size.",
         path="file",
         affects=Affects.NOTHING,
-        part=RunPart.PREDICTED,
     )
     result_csv: str | None = flag(
         None,
         "Append one row for each row of the table to this file.",
         path="file",
         affects=Affects.NOTHING,
-        part=RunPart.PREDICTED,
     )
     result_label: str | None = redeclare_flag(OutputParams, "result_label")
     quiet_conditions: str = redeclare_flag(OutputParams, "quiet_conditions")

@@ -255,7 +255,7 @@ def _workloads(params: AllReduceParams) -> tuple[Workload, ...]:
     if params.model is None:
         return parse_sizes(params.sizes or _DEFAULT_SIZES, params.dtype)
     named = () if params.sizes is None else parse_sizes(params.sizes, params.dtype)
-    _, shapes = model_gradients(params.model, params.data_name)
+    shapes = model_gradients(params.model, params.data_name)
     return (*named, Workload(params.model, shapes))
 
 

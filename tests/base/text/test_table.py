@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from golden import golden
 
-from cnnbench.base.tables import align_table, csv_text, fit_table, natural_key, split_table
+from cnnbench.base.tables import align_table, csv_text, fit_table, natural_key
 from cnnbench.base.terminal import wrap_text
 
 HEAD = ("layer", "kind", "of step", "moved bytes", "to win ms")
@@ -120,8 +120,6 @@ def test_tables_at_many_widths(columns):
         columns(width)
         for rows, layout in layouts:
             text += "\n".join((f"== {width}", *lines_of(rows, **layout), ""))
-        for table in split_table(OPERATIONS, indent=3):
-            text += "\n".join((f"== {width}, split", *align_table(table), ""))
     golden(Path(__file__).parent / "golden" / "tables.txt", text)
 
 

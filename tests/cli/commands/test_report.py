@@ -205,16 +205,3 @@ def test_all_reduces_over_commits_are_judged(call, make_reductions, saved, tmp_p
     text = call("report", saved(tmp_path / "reduced", records), "--format=markdown").out
     assert "- 🔴 Steps: 1 regression has not been undone" in text
     assert "## Over commits: bus_bandwidth" in text
-
-
-def test_predictions_alone_are_a_report_with_what_the_command_printed(call, tmp_path):
-    words = ("allreduce", "--predict", "--model=lenet", "--link=nvlink4", "--devices=8..32")
-    printed = call(*words, "--step_seconds=0.1", f"--result_json={tmp_path / 'p.json'}").out
-    fastest = dict(re.findall(r"^ +(\d+)  (\w+)$", printed, re.M))
-    assert [*fastest] == ["8", "16", "32"]
-    page = call("report", tmp_path / "p.json", "--format=markdown").out.replace("\\_", "_")
-    answers = re.findall(r"(\w+) is the fastest on (\d+) devices: ([\d.]+) ms", page)
-    assert [(devices, spec) for spec, devices, _ in answers] == [*fastest.items()][::-1]
-    for spec, devices, milliseconds in answers:
-        assert f"| {devices} | {spec} | 🟢 yes | {milliseconds} |" in page
-        assert re.search(rf"^ +{devices} .*\b{re.escape(milliseconds)}\b", printed, re.M)

@@ -14,7 +14,6 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, params_from_values
 from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes, translate_flags
-from cnnbench.lab.predict.command import PREDICT_FLAGS
 from cnnbench.variable_mgr.packing import Packing
 
 JOB = {"job_name": "worker", "worker_hosts": "a:1,b:1", "device": "cpu", "num_gpus": (1,)}
@@ -138,7 +137,7 @@ def test_every_documented_command_can_be_planned():
 
 
 def test_every_documented_flag_exists():
-    known = {spec.name for spec in (*ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
+    known = {spec.name for spec in ALL_REDUCE_FLAGS}
     known |= {"scenarios", "keep", "help"}  # of scripts/compare_peers
     known |= {"workers", "towers"}  # of cnnbench launch
     known |= {"use_fp16", "hierarchical_copy"}  # of all_reduce_benchmark.py, see `translate_flags`

@@ -6,8 +6,6 @@ import pytest
 from oracle import sent_by_all
 from worker_runs import counts_of
 
-from cnnbench.variable_mgr.all_reduce.cost import Tensor
-
 pytestmark = pytest.mark.slow
 
 SMALL = {"model": "trivial", "data_name": "cifar10", "batch_size": 1, "weight_decay": 0.0}
@@ -44,12 +42,12 @@ def test_messages_and_bytes_of_a_step(name, counts):
     messages = workers - 1 + (case["ps"] or workers - 1)
     sent = 4 * messages
     for shape in found["gradients"]:
-        tensor = Tensor(math.prod(shape))
-        algorithm, shards = small if tensor.bytes <= 2048 else large
+        elements = math.prod(shape)
+        algorithm, shards = small if 4 * elements <= 2048 else large
         # A ps task sends each value to all workers, and they send it a gradient each.
-        of_tensor = 2 * workers, 2 * workers * tensor.bytes
+        of_tensor = 2 * workers, 2 * workers * 4 * elements
         if algorithm != "ps":
-            of_tensor = sent_by_all(algorithm, tensor, workers, shards)
+            of_tensor = sent_by_all(algorithm, elements, workers, shards)
         messages, sent = messages + of_tensor[0], sent + of_tensor[1]
     assert found["graph"] == [pytest.approx(messages), pytest.approx(sent)]
     assert found["sends"] == found["graph"][0]

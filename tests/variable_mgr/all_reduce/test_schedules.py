@@ -1,4 +1,4 @@
-"""Where algorithms add and send; lab/predict/test_traffic.py counts messages and bytes.
+"""Where algorithms add and send; test_traffic.py counts messages and bytes.
 
 Tests variable_mgr/all_reduce/algorithms/*.py.
 """

@@ -11,14 +11,6 @@ from weakref import WeakKeyDictionary
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.algorithms.nccl import nccl_kernel_exists, refuse_shared_card
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, is_gpu, process_of_device
-from cnnbench.variable_mgr.all_reduce.cost import (
-    Formula,
-    NodeLayout,
-    Path,
-    ReductionPhase,
-    Tensor,
-    ring_lap,
-)
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import map_on_devices
 from cnnbench.variable_mgr.tracing import current_traced_graph
@@ -54,13 +46,6 @@ Processes that trace the same functions give an operation the same number.
 """
 
 
-def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of TensorFlow's ring, which copies the tensor and cuts it: n chunks a subdivision."""
-    moved = (layout.devices - 1) * tensor.bytes / layout.devices
-    lap = ring_lap(layout, shards, moved)
-    return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
-
-
 def _check(context: ReduceContext) -> None:
     if context.shards > 2:
         raise ValueError(f"collective supports only one or two rings, not {context.shards}")
@@ -78,7 +63,6 @@ def _check(context: ReduceContext) -> None:
 # `cnnbench tune` does not try this algorithm by name, because it is the default of its mode.
 @register(
     "collective",
-    cost=Formula(_phases),
     check=_check,
     reads=("communication_hint",),
     tuned_on=(),

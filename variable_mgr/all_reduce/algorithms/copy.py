@@ -6,28 +6,13 @@ from collections.abc import Sequence
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.cost import (
-    Formula,
-    NodeLayout,
-    Path,
-    ReductionPhase,
-    Tensor,
-    star_of,
-)
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import sum_tensors
-
-
-def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases: all devices send to one device, which adds the tensors and sends the sum back."""
-    star = star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)
-    return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
 
 
 # `cnnbench tune` does not try this algorithm by name, because it is the default.
 @register(
     "copy",
-    cost=Formula(_phases, roots=lambda layout, shards: layout.devices),
     reads=("local_parameter_device",),
     tuned_on=(),
 )

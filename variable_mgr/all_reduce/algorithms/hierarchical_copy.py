@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.chunks import send_along_hops
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.cost import (
-    Formula,
-    NodeLayout,
-    Path,
-    ReductionPhase,
-    Tensor,
-    messages_phase,
-    star_of,
-)
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import sum_tensors
 
@@ -31,24 +21,8 @@ _Tree: TypeAlias = "tuple[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...
 """Indices of the two main devices, which add values, and of the devices in the two halves."""
 
 
-def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases: two roots each add the tensors of half the devices, swap sums, and send the sum."""
-    size = tensor.bytes
-    half = math.ceil(layout.devices / 2)
-    near = min(layout.near, half)
-    gather = star_of(near - 1, half - near, size)
-    across = messages_phase(layout.nodes > 1, 1, size)
-    return (
-        gather + ReductionPhase(added=(half - 1) * size),
-        across + ReductionPhase(added=size),
-        across,
-        gather,
-    )
-
-
 @register(
     "hierarchical_copy",
-    cost=Formula(_phases, roots=lambda layout, shards: max(1, layout.devices // 2)),
     reads=("network_topology", "all_reduce_share_memory"),
     tuned_on=("gpu",),
 )

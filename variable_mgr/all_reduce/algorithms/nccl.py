@@ -3,83 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, is_gpu, process_of_device
-from cnnbench.variable_mgr.all_reduce.cost import (
-    Formula,
-    NodeLayout,
-    Path,
-    PathOf,
-    ReductionPhase,
-    Tensor,
-    ring_lap,
-)
 from cnnbench.variable_mgr.all_reduce.registry import register
 
 # Dtypes for which TensorFlow 2.21 has a kernel of NcclAllReduce.
 _DTYPES = ("float16", "float32", "float64")
 
 _reductions = itertools.count()
-
-# NCCL's own model (src/graph/tuning.cc, commit 5067397) has two protocols. "Simple", for large
-# messages: a call costs at least 8.4 us, and latencies are as in the presets. "LL", for small
-# messages: a call costs 6.6 us, four bytes are sent for each byte of the tensor, and latencies are
-# about a fifth (NVLink 0.6 us, PCIe 1.0 us, network 2.7 us).
-_NCCL_CALL = 8.4e-6
-_NCCL_CALL_LL = 6.6e-6
-_LL_LATENCY = 0.19
-_LL_BYTES = 4
-
-
-def _ring_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of NCCL's ring: n chunks of a tensor of any size, which no copy joins at the end."""
-    moved = (layout.devices - 1) * tensor.bytes / layout.devices
-    lap = ring_lap(layout, 1, moved)
-    return (lap + ReductionPhase(added=moved), lap, ReductionPhase(fixed=_NCCL_CALL))
-
-
-def _tree_phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of NCCL's pipelined double binary tree between nodes, with chains of devices within
-    nodes.
-
-    Both directions are concurrent. Each device sends and receives the tensor twice.
-    """
-    near_hops = layout.near - 1
-    far_hops = math.ceil(math.log2(layout.nodes))
-    size = 2 * tensor.bytes
-    return (
-        ReductionPhase(
-            2 * near_hops,
-            size if near_hops else 0,
-            2 * far_hops,
-            size if far_hops else 0,
-            added=size,
-            fixed=_NCCL_CALL,
-        ),
-    )
-
-
-def _with_low_latency(path: PathOf) -> PathOf:
-    """Converts a formula from NCCL's protocol "Simple" to "LL", the protocol for small messages."""
-
-    def low_latency_path(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-        return [
-            replace(
-                message_counts,
-                near_messages=_LL_LATENCY * message_counts.near_messages,
-                near_bytes=_LL_BYTES * message_counts.near_bytes,
-                far_messages=_LL_LATENCY * message_counts.far_messages,
-                far_bytes=_LL_BYTES * message_counts.far_bytes,
-                fixed=_NCCL_CALL_LL if message_counts.fixed else 0,
-            )
-            for message_counts in path(tensor, layout, shards)
-        ]
-
-    return low_latency_path
 
 
 def refuse_shared_card(context: ReduceContext, instead: str) -> None:
@@ -104,18 +37,9 @@ def _check(context: ReduceContext) -> None:
 
 @register(
     "nccl",
-    cost=Formula(
-        _ring_phases,
-        or_paths=(
-            _tree_phases,
-            _with_low_latency(_ring_phases),
-            _with_low_latency(_tree_phases),
-        ),
-    ),
     check=_check,
     tuned_on=("gpu",),
     within_process=True,
-    second_levels=("xring", "rechd", "tree"),
 )
 class Nccl:
     """All-reduce with one NcclAllReduce operation on each GPU, whose results must all be used.

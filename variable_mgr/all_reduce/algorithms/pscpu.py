@@ -4,38 +4,13 @@ devices.
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce import chunks
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.cost import (
-    Formula,
-    NodeLayout,
-    Path,
-    Tensor,
-    messages_phase,
-    round_trip_phases,
-    star_of,
-)
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import sum_tensors
-
-
-def shuffle_phases(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
-    """Phases: each of k devices (or CPUs of k nodes) gathers one shard of the tensor from all
-    devices, adds it, and returns the sum.
-    """
-    count, size = tensor.chunks(shards)
-    near, far = layout.near - on_tower, layout.devices - layout.near
-    # A device that gathers receives one shard from every device; every device sends to all devices
-    # that gather.
-    gatherer = star_of(near, far, size)
-    sender = messages_phase(layout.nodes > 1, count, tensor.bytes)
-    move = gatherer if near + far >= count else sender
-    return round_trip_phases(move, (layout.devices - 1) * size, tensor, count)
 
 
 def groups_per_shard(devices: Sequence[str], num_shards: int) -> list[tuple[str, ...]]:
@@ -86,10 +61,6 @@ class Shuffle:
 
 @register(
     "pscpu",
-    cost=Formula(
-        functools.partial(shuffle_phases, on_tower=False),
-        roots=lambda layout, shards: math.ceil(layout.nodes / shards),
-    ),
     reads=("all_reduce_share_memory",),
     tuned_on=("cpu",),
 )

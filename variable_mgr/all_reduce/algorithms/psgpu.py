@@ -4,11 +4,8 @@ values.
 
 from __future__ import annotations
 
-import math
-
-from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import Shuffle, shuffle_phases
+from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import Shuffle
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.cost import Formula
 from cnnbench.variable_mgr.all_reduce.registry import register
 
 
@@ -16,10 +13,8 @@ from cnnbench.variable_mgr.all_reduce.registry import register
 # more links.
 @register(
     "psgpu",
-    cost=Formula(shuffle_phases, roots=lambda layout, shards: math.ceil(layout.devices / shards)),
     reads=("all_reduce_share_memory",),
     tuned_on=(),
-    second_levels=("xring",),
 )
 def shuffle_over_devices(context: ReduceContext) -> Shuffle:
     """Creates a `Shuffle` that sums shards on the devices that have the values."""

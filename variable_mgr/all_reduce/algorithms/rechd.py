@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from operator import itemgetter
@@ -11,99 +10,11 @@ from typing import TypeAlias
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.chunks import ChunkLayout
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.cost import (
-    Formula,
-    NodeLayout,
-    Path,
-    ReductionPhase,
-    Tensor,
-    join_phase,
-    messages_phase,
-    mixed_messages_phase,
-)
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import concat
 
 
-def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases: devices exchange a half, a quarter, ... of the tensor, and then the sums in reverse
-    order.
-
-    Halving and doubling take log2 p rounds each, where p is the largest power of two up to n.
-
-    In the first exchange, the distance between partners is half of the devices; in the last
-    exchange, partners are neighbours. Each device beyond p first divides the additions with a
-    partner: both add half of the tensor. It receives the result at the end. The partner continues
-    with only its own half, unless there are more than p/2 devices beyond p.
-    """
-    steps = layout.devices.bit_length() - 1
-    power = 2**steps
-    extra = layout.devices - power
-    count, size = tensor.chunks(power)
-    halving, doubling = [], []
-    for step in range(1, steps + 1):
-        distance = power >> step
-        piece = min(tensor.bytes, distance * size)
-        far = layout.nodes > 1 and distance >= layout.near
-        message = _message_phase(far, piece, layout.near)
-        halving.append(message + ReductionPhase(added=piece))
-        doubling.append(message + ReductionPhase(copied=piece if step < steps else 0))
-    before: tuple[ReductionPhase, ...] = ()
-    after: tuple[ReductionPhase, ...] = ()
-    if extra:
-        sharing = min(extra, layout.near)
-        half = min(tensor.bytes, power // 2 * size)
-        shared = _message_phase(layout.nodes > 1, half, sharing)
-        fetched = shared if extra > power // 2 else ReductionPhase()
-        before = (shared + ReductionPhase(added=half), fetched)
-        after = (_message_phase(layout.nodes > 1, tensor.bytes, sharing),)
-    return (*before, *halving, *reversed(doubling), *after, join_phase(tensor, count))
-
-
-def _message_phase(far: bool, size: float, sharing: int) -> ReductionPhase:
-    """Returns the cost of a message; if `far`, `sharing` devices of a node share the link."""
-    return messages_phase(far, 1, sharing * size if far else size)
-
-
-def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy, so that other tensors must wait.
-
-    They are the messages of all devices divided by n. Only devices with a chunk take part in a
-    round.
-
-    The ranks of each tensor begin at a different device. Therefore, with m devices per node,
-    partners at distance d are in different nodes in d of m cases.
-    """
-    steps = layout.devices.bit_length() - 1
-    power = 2**steps
-    chunks, _ = tensor.chunks(power)
-    rounds, added = ReductionPhase(), 0.0
-    for step in range(1, steps + 1):
-        block = power >> step
-        messages = block * math.ceil(chunks / block) / layout.devices
-        size = block * tensor.bytes / layout.devices
-        leaving = min(1.0, block / layout.near) if layout.nodes > 1 else 0.0
-        rounds += mixed_messages_phase(layout, messages, size, leaving)
-        added += size
-    extra = (layout.devices - power) / layout.devices
-    sharing = layout.near if layout.nodes > 1 else 1
-    # With so few chunks, one half would be empty, so the tensor is sent as a whole.
-    halves = 2 if chunks > power // 2 else 1
-    fetched = max(0, layout.devices - power - power // 2) / layout.devices * (halves - 1)
-    fold = messages_phase(
-        layout.nodes > 1,
-        halves * extra + fetched,
-        (extra + 0.5 * fetched) * tensor.bytes * sharing,
-    )
-    unfold = messages_phase(layout.nodes > 1, extra, extra * tensor.bytes * sharing)
-    return (
-        rounds + fold + ReductionPhase(added=added + extra * tensor.bytes),
-        rounds + unfold,
-        join_phase(tensor, chunks),
-    )
-
-
-@register("rechd", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",))
+@register("rechd", reads=("all_reduce_share_memory",))
 class RecursiveHalvingDoubling:
     """All-reduce: a reduce-scatter with ever smaller parts of a tensor, and then an all-gather.
 

@@ -2,64 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce import chunks
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.cost import (
-    Formula,
-    NodeLayout,
-    Path,
-    ReductionPhase,
-    Tensor,
-    mixed_messages_phase,
-    round_trip_phases,
-)
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import sum_tensors
 
 
-def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases: each half of a tensor is summed up its own binary tree and sent down, in k chunks."""
-    levels = layout.devices.bit_length() - 1
-    near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
-    if layout.nodes == 1:
-        near_levels = levels
-    far_levels = levels - near_levels
-    children = min(2, layout.devices - 1)
-    count, size = tensor.chunks(2 * shards)
-    behind = math.ceil(count / 2) - 1
-    near = children * (near_levels + (behind if not far_levels else 0))
-    far = children * (far_levels + (behind if far_levels else 0))
-    climb = ReductionPhase(near, near * size) + ReductionPhase(
-        far_messages=far, far_bytes=far * size
-    )
-    return round_trip_phases(climb, (near + far) * size, tensor, count)
-
-
-def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy, so that other tensors must wait.
-
-    Every chunk moves up and down n-1 edges. The edges are distributed over n devices.
-
-    Half of the edges have distance 1, a quarter has distance 2, and so on. The tree of each tensor
-    begins at a different device. Therefore, with m devices per node, an edge of distance d leaves
-    the node in d of m cases.
-    """
-    share = (layout.devices - 1) / layout.devices
-    chunks, _ = tensor.chunks(2 * shards)
-    leaving = 0.0
-    if layout.nodes > 1:
-        spans = [2**level for level in range(layout.devices.bit_length())]
-        edges = sum(1 / span for span in spans)
-        leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
-    climb = mixed_messages_phase(layout, share * chunks, share * tensor.bytes, leaving)
-    return round_trip_phases(climb, share * tensor.bytes, tensor, chunks)
-
-
-@register("tree", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",))
+@register("tree", reads=("all_reduce_share_memory",))
 class DoubleBinaryTree:
     """Sums each half of a tensor towards the root of its own tree, and sends the sum back.
 

@@ -8,44 +8,11 @@ from collections.abc import Sequence
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.variable_mgr.all_reduce import chunks
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, group_devices
-from cnnbench.variable_mgr.all_reduce.cost import (
-    Formula,
-    NodeLayout,
-    Path,
-    Tensor,
-    messages_phase,
-    ring_lap,
-    round_trip_phases,
-)
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import sum_tensors
 
 
-def _phases(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases of k concurrent rings: n-1 hops that add, and then n-1 hops that distribute the sums.
-
-    In each hop, a device forwards one chunk for each ring. In one lap, the number of hops between
-    nodes equals the number of nodes.
-    """
-    count, size = tensor.chunks(layout.devices * shards)
-    at_once = max(1.0, count / layout.devices)
-    moved = (layout.devices - 1) * at_once * size
-    lap = ring_lap(layout, at_once, moved)
-    return round_trip_phases(lap, moved, tensor, count)
-
-
-def _device_load(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Phases for which one tensor keeps a device busy, so that other tensors must wait.
-
-    Each chunk makes n-1 hops in each of two laps. The hops are distributed over n devices.
-    """
-    share = (layout.devices - 1) / layout.devices
-    chunks, _ = tensor.chunks(layout.devices * shards)
-    lap = messages_phase(layout.nodes > 1, share * chunks, share * tensor.bytes)
-    return round_trip_phases(lap, share * tensor.bytes, tensor, chunks)
-
-
-@register("xring", cost=Formula(_phases, busy=_device_load), reads=("all_reduce_share_memory",))
+@register("xring", reads=("all_reduce_share_memory",))
 class Ring:
     """Sums each chunk around a ring of devices, and sends the sum around the ring once more.
 

@@ -34,7 +34,6 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "modes": ("Modes side by side", strategies.modes_section),
     "scaling": ("Scaling", scaling.scaling_section),
     "allreduce": ("All-reduce", all_reduce.all_reduce_section),
-    "predicted": ("Predicted all-reduces", all_reduce.predictions_section),
     "throughput": ("Throughput", quantities.throughput),
     "benchmarks": ("Benchmarks of other programs", runs.benchmarks_section),
     "mfu": ("Use of the hardware", quantities.mfu),
@@ -110,12 +109,11 @@ def build(
         *tune.search_verdict_answers(results),
         *strategies.fastest_mode_answers(results),
         *all_reduce.all_reduce_answers(results),
-        *all_reduce.predicted_fastest(results),
         *roofline.roofline_answers(results),
         environment.conditions_answer(results),
         _omitted_answer(bounded),
     )
-    asked = results.processes or results.studies or results.predictions or results.comparison
+    asked = results.processes or results.studies or results.comparison
     return Report(
         title=title or _report_title(results),
         subtitle=_subtitle(results),
@@ -136,9 +134,7 @@ def _report_title(results: ReportSubject) -> str:
     if not named and not results.allreduces and results.comparison is not None:
         return f"{results.comparison.new_label} against {results.comparison.base_label}"
     if not named:
-        return (
-            "All-reduce of gradients" if results.allreduces or results.predictions else "No results"
-        )
+        return "All-reduce of gradients" if results.allreduces else "No results"
     return f"Speed of {first_few([*dict.fromkeys(named)], _MOST, ', ')}"
 
 

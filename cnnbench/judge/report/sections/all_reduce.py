@@ -1,4 +1,4 @@
-"""Sections of a report about all-reduces: measured bandwidths, wrong sums, and predictions."""
+"""Sections of a report about all-reduces: measured bandwidths and wrong sums."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ from cnnbench.base.text import (
     first_lines,
     format_bytes,
     integer,
-    milliseconds,
     number,
     percent,
 )
 from cnnbench.judge.report.results import ReportSubject, start_time_text
-from cnnbench.records.all_reduce import AllReduceRecord, Point, Prediction
+from cnnbench.records.all_reduce import AllReduceRecord, Point
 
 _ESTIMATE = "estimate: time to copy the bytes that must be moved"
 
@@ -86,71 +85,6 @@ def all_reduce_answers(results: ReportSubject) -> Iterator[Answer]:
         details = first_lines(lines, _MOST_NAMED, "and {} more, under All-reduce")
         when = f", {start_time_text(record.started_at)}" if results.allreduces[1:] else ""
         yield Answer(f"All-reduce{when}", answer, "bad" if wrong else "", details)
-
-
-def predicted_fastest(results: ReportSubject) -> Iterator[Answer]:
-    """Yields an answer for each prediction of `cnnbench allreduce --predict`: the fastest algorithm
-    for each number of devices.
-    """
-    for document in results.predictions:
-        lines = [
-            f"{row.spec} is the fastest on {row.devices} devices: "
-            f"{milliseconds(row.allreduce_seconds or 0.0)} ms"
-            for row in fastest_predictions(document.rows).values()
-        ]
-        if lines:
-            links = ", ".join(dict.fromkeys(row.parameters for row in document.rows))
-            *others, last = lines
-            shown = tuple(reversed(others[-_MOST_NAMED:]))
-            yield Answer(f"Predicted all-reduce of {document.model}, {links}", last, "", shown)
-
-
-def fastest_predictions(rows: Iterable[Prediction]) -> dict[int, Prediction]:
-    """Returns the prediction with the shortest reduction time for each number of devices, in
-    ascending order; with ties, the first prediction.
-    """
-    known = [row for row in rows if row.allreduce_seconds is not None]
-    known.sort(key=lambda row: (row.devices, row.allreduce_seconds or 0.0))
-    best: dict[int, Prediction] = {}
-    for row in known:
-        best.setdefault(row.devices, row)
-    return best
-
-
-@prepend_docstring
-def predictions_section(results: ReportSubject) -> Iterable[Content]:
-    """Times of all-reduces that the cost model predicts (cnnbench allreduce --predict). The step
-    and its efficiency are given without overlap of computing and reducing, and with full overlap.
-    """
-    for document in results.predictions:
-        fastest = fastest_predictions(document.rows).values()
-        yield make_table(
-            (_prediction_row(row, row in fastest) for row in document.rows), title=document.model
-        )
-
-
-def step_cells(row: Prediction) -> Row:
-    """Returns the table cells of a predicted step, without overlap and with full overlap."""
-    return {
-        "reduction, ms": numeric_cell(row.allreduce_seconds, scale=1e3),
-        "step, ms": numeric_cell(row.step_seconds, scale=1e3),
-        "efficiency": numeric_cell(row.efficiency, percent),
-        "images/sec": numeric_cell(row.images_per_sec),
-        "overlapped step, ms": numeric_cell(row.overlapped_step_seconds, scale=1e3),
-        "overlapped efficiency": numeric_cell(row.overlapped_efficiency, percent),
-        "overlapped images/sec": numeric_cell(row.overlapped_images_per_sec),
-    }
-
-
-def _prediction_row(row: Prediction, is_fastest: bool) -> Row:
-    return {
-        "links": row.parameters,
-        "devices": numeric_cell(row.devices),
-        "algorithm": row.spec,
-        "fastest": TableCell("yes" if is_fastest else "", tone="good" if is_fastest else ""),
-        **step_cells(row),
-        "not predicted": TableCell(row.not_predicted or "", kinds="prose"),
-    }
 
 
 def _sizes_text(fastest: Sequence[Point]) -> str:

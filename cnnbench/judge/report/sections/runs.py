@@ -62,7 +62,7 @@ def speed_answer(results: ReportSubject) -> Answer | None:
         for group in results.configured
         if group.raw_speeds
     ]
-    if not measured and not results.configured and (results.allreduces or results.predictions):
+    if not measured and not results.configured and results.allreduces:
         return None
     if not measured:
         return _benchmarks_answer(results, hint)

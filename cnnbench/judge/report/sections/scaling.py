@@ -5,9 +5,8 @@ devices.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, LineChart
 from cnnbench.base.document import (
@@ -19,13 +18,12 @@ from cnnbench.base.document import (
     prepend_docstring,
 )
 from cnnbench.base.stats import ValuesByProcess, group_by
-from cnnbench.base.text import alternatives, integer, number, percent
+from cnnbench.base.text import integer, number, percent
 from cnnbench.flags import FLAGS, ComparedBy, names_of_flags, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.judge.compare.configuration import unique_names
 from cnnbench.judge.compare.facts import GROUPS
 from cnnbench.judge.report.results import ReportSubject, RunGroup, split_common
-from cnnbench.records.all_reduce import Predictions
 
 _FOLLOWING = frozenset(
     (*GROUPS["num_gpus"], *names_of_flags(FLAGS, ComparedBy.NUMBER), "per_gpu_thread_count")
@@ -42,13 +40,11 @@ class ScalingCurve:
 
     Attributes:
       base: the runs with which efficiencies are compared, on one device if possible.
-      predicted: predicted images/sec, by the parameters of the links and the number of devices.
     """
 
     name: str
     members: tuple[RunGroup, ...]
     base: RunGroup
-    predicted: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     @property
     def points(self) -> list[tuple[float, float, RunGroup]]:
@@ -71,9 +67,7 @@ class ScalingCurve:
         return speeds[0] / speeds[1] if all(speeds) else None
 
 
-def scaling_curves(
-    configured: Sequence[RunGroup], predictions: Sequence[Predictions] = ()
-) -> list[ScalingCurve]:
+def scaling_curves(configured: Sequence[RunGroup]) -> list[ScalingCurve]:
     """Returns a scaling curve for each configuration that was run on at least two different numbers
     of devices, including its base.
     """
@@ -89,28 +83,8 @@ def scaling_curves(
             # On one device, nothing is aggregated, so a run in any mode can be the base.
             base = singles.get(_curve_key(base, _AGGREGATION), base)
         if len({group.device_count for group in (base, *members)}) > 1:
-            predicted = _predicted_speeds(base, predictions)
-            drawn.append(ScalingCurve(_curve_name(members), tuple(members), base, predicted))
+            drawn.append(ScalingCurve(_curve_name(members), tuple(members), base))
     return drawn
-
-
-def _predicted_speeds(
-    base: RunGroup, predictions: Iterable[Predictions]
-) -> Mapping[str, Mapping[int, float]]:
-    """Returns predicted images/sec (see `ScalingCurve.predicted`). A predicted step takes the time
-    on one device plus the time of the fastest predicted reduction.
-    """
-    speed = base.throughput.median
-    images = next((run.batch.global_ for run in base.successful if run.batch is not None), None)
-    if not speed or not images or base.device_count != 1 or base.work_kind != "training":
-        return {}
-    speeds: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    for row in (row for one in predictions if one.model == base.model for row in one.rows):
-        if row.allreduce_seconds is not None:
-            new = images * row.devices / (images / speed + row.allreduce_seconds)
-            of_links = speeds[row.parameters]
-            of_links[row.devices] = max(new, of_links.get(row.devices, 0.0))
-    return speeds
 
 
 @prepend_docstring
@@ -120,12 +94,7 @@ def scaling_section(results: ReportSubject) -> Iterable[Content]:
     in any mode is the reference; if there is none, the smallest number of devices is the reference.
     Batch sizes are per device (weak scaling).
     """
-    drawn = scaling_curves(results.configured, results.predictions)
-    if any(curve.predicted for curve in drawn):
-        yield (
-            "The predicted time of a step is the time on one device, plus the time of the fastest "
-            "reduction of cnnbench allreduce --predict. The prediction does not overlap the two."
-        )
+    drawn = scaling_curves(results.configured)
     if any(group.device_kind == "cpu" for curve in drawn for group in curve.members):
         message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
         message += "n times as fast. The cost of aggregation is the difference to 1/n."
@@ -192,32 +161,21 @@ def _charts(workload: str, drawn: Sequence[ScalingCurve]) -> list[LineChart]:
 
 
 def _reference_series(drawn: Sequence[ScalingCurve], devices: Sequence[float]) -> list[ChartSeries]:
-    """Returns the lines of linear scaling and of predicted scaling if all curves have the same
-    base; otherwise an empty list.
-    """
+    """Returns the line of linear scaling if all curves have the same base, otherwise nothing."""
     first, speed, base = drawn[0].points[0]
     if any(curve.base is not base for curve in drawn) or first >= devices[-1]:
         return []
     # On a logarithmic axis, the line is curved, so it has a point at each number of devices.
     linear = tuple((many, speed * many / first) for many in devices)
-    references = [ChartSeries(name="linear scaling", points=linear, reference=True)]
-    for links, speeds in drawn[0].predicted.items():
-        points = sorted({1: speed, **speeds}.items())
-        shown = tuple((float(count), value) for count, value in points if count <= devices[-1])
-        hints = tuple(f"predicted, {links}: {number(value)} images/sec" for _, value in shown)
-        references.append(ChartSeries(name=f"predicted, {links}", points=shown, hints=hints))
-    return references
+    return [ChartSeries(name="linear scaling", points=linear, reference=True)]
 
 
 def _row(curve: ScalingCurve, devices: float, speed: float, group: RunGroup) -> Row:
-    predicted = [of[int(devices)] for of in curve.predicted.values() if devices in of]
-    texts = alternatives([number(value) for value in predicted])
     return {
         "configuration": curve.name,
         "devices": numeric_cell(devices, integer),
         "median images/sec": numeric_cell(speed),
         "median images/sec per device": numeric_cell(speed / devices),
-        "predicted images/sec": numeric_cell(max(predicted, default=None), texts),
         "efficiency": numeric_cell(curve.efficiency(group), percent),
         "against": curve.base.name,
     }

@@ -1,4 +1,4 @@
-"""Answers, curves and rows of reductions, and of their predictions, by hand."""
+"""Answers, curves and rows of reductions, by hand."""
 
 from __future__ import annotations
 
@@ -6,76 +6,10 @@ import dataclasses
 
 import pytest
 from pages import report_of, rows, section
-from studies import prediction
 
 from cnnbench.base.charts import HIGHER
 from cnnbench.base.document import Paragraph
-from cnnbench.judge.report import build, gather
-from cnnbench.judge.report.sections.all_reduce import fastest_predictions
-from cnnbench.records.all_reduce import Copying, Predictions
-from cnnbench.records.load import Loaded
-
-
-def predicted(*predictions):
-    made = Predictions(model="lenet", rows=predictions)
-    return build(gather(Loaded((), (), (), (), (made,))))
-
-
-def test_the_fastest_prediction_of_each_number_of_devices():
-    made = [
-        prediction(4, 0.02),
-        prediction(2, 0.03, "copy"),
-        prediction(4, 0.01, "copy"),
-        prediction(2, None, "ring"),
-        prediction(4, 0.01, "tree"),
-    ]
-    found = fastest_predictions(made)
-    assert [(devices, row.spec) for devices, row in found.items()] == [(2, "copy"), (4, "copy")]
-    listed = rows(predicted(*made), "predicted")
-    assert [row["fastest"] for row in listed] == ["-", "yes", "yes", "-", "-"]
-    assert [row["reduction, ms"] for row in listed] == ["20.00", "30.00", "10.00", "-", "10.00"]
-
-
-@pytest.mark.parametrize(
-    ("counts", "last", "others"),
-    [
-        ((2,), 2, ()),
-        ((2, 4, 8, 16), 16, (8, 4, 2)),
-        ((2, 4, 8, 16, 32), 32, (16, 8, 4)),
-    ],
-)
-def test_the_largest_numbers_of_devices_are_answers(counts, last, others):
-    report = predicted(*(prediction(count, 0.001 * count) for count in counts))
-    (answer,) = [one for one in report.answers if "roce100" in one.name]
-    assert f" {last} devices: {float(last):.4g}" in answer.text
-    assert [
-        f" {count} devices" in text for count, text in zip(others, answer.details, strict=True)
-    ] == [True] * len(others)
-
-
-def test_without_a_prediction_there_is_no_answer():
-    report = predicted(prediction(2, None))
-    assert [one for one in report.answers if "lenet" in one.name] == []
-
-
-def test_numbers_of_a_predicted_step():
-    row = prediction(
-        4,
-        0.02,
-        step_seconds=0.1,
-        efficiency=0.8,
-        images_per_sec=320.0,
-        overlapped_step_seconds=0.08,
-        overlapped_efficiency=1.0,
-        overlapped_images_per_sec=400.0,
-    )
-    (found,) = rows(predicted(row), "predicted")
-    names = ("reduction, ms", "step, ms", "efficiency", "images/sec")
-    assert [found[name] for name in names] == ["20.00", "100.0", "80.0 %", "320.0"]
-    assert [found[f"overlapped {name}"] for name in names[1:]] == ["80.00", "100.0 %", "400.0"]
-
-
-# Measured ones
+from cnnbench.records.all_reduce import Copying
 
 
 @pytest.mark.parametrize(("count", "details"), [(2, 2), (3, 3), (4, 4)])

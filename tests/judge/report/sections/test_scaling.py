@@ -1,15 +1,13 @@
-"""Curves of scaling: their points, what they are compared with, and predictions."""
+"""Curves of scaling: their points, and what they are compared with."""
 
 from __future__ import annotations
 
 import pytest
 from pages import report_of, rows, section
-from studies import prediction
 
 from cnnbench.base.document import Paragraph
-from cnnbench.judge.report import build, gather
+from cnnbench.judge.report import gather
 from cnnbench.judge.report.sections.scaling import scaling_curves
-from cnnbench.records.all_reduce import Predictions
 from cnnbench.records.load import Loaded
 
 REPLICATED = {"variable_update": "replicated"}
@@ -101,57 +99,6 @@ def test_intervals_of_six_processes_are_drawn(full_runs):
     (few,) = charts(report_of(*one[:5], *two[:5]), "over devices")
     assert few.series[0].spans == (None, None)
     assert few.note == ""
-
-
-@pytest.fixture
-def predicted(full_runs):
-    """The report on runs of one and four devices, with these predictions."""
-
-    def make(*predictions, model="lenet", counts=(1, 4), **more):
-        runs = tuple(
-            full_runs(100.0 * n**0.9, devices=n, flags={**REPLICATED, **more}) for n in counts
-        )
-        made = Predictions(model=model, rows=tuple(predictions))
-        return build(gather(Loaded(runs, (), (), (), (made,))))
-
-    return make
-
-
-def test_the_fastest_prediction_counts(predicted):
-    report = predicted(
-        prediction(4, 0.04),
-        prediction(4, 0.02, "copy"),
-        prediction(4, None, "ring"),
-        prediction(2, 0.01),
-        prediction(64, 0.1),
-    )
-    (chart,) = charts(report, "over devices")
-    *_, curve = chart.series
-    # A step of 8 images takes 80 ms on one device; no run has 64 devices.
-    assert [*curve.points] == [
-        (1.0, pytest.approx(100)),
-        (2.0, pytest.approx(16 / 0.09)),
-        (4.0, pytest.approx(32 / 0.1)),
-    ]
-    one, four = rows(report, "scaling")
-    assert one["predicted images/sec"] == "-"
-    assert four["predicted images/sec"] == "320.0"
-
-
-def test_each_kind_of_link_has_a_curve(predicted):
-    report = predicted(prediction(4, 0.02), prediction(4, 0.12, parameters="ethernet10"))
-    (chart,) = charts(report, "over devices")
-    assert len(chart.series) == 4
-    _, four = rows(report, "scaling")
-    assert four["predicted images/sec"] == "320.0 or 160.0"
-
-
-@pytest.mark.parametrize(
-    "more", [{"model": "vgg16"}, {"counts": (2, 4)}, {"forward_only": True}, {"eval": True}]
-)
-def test_predictions_are_about_a_training_on_one_device(predicted, more):
-    report = predicted(prediction(4, 0.02), **more)
-    assert "predicted images/sec" not in rows(report, "scaling")[-1]
 
 
 def test_members_of_all_curves_are_rows(full_runs):
