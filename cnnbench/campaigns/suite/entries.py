@@ -43,7 +43,10 @@ messages. It raises UsageError.
 """
 
 FlagNodes = Mapping[str, YamlNode]
-"""Flags by name. A value is a scalar, a list (for a list flag), or null for "not given"."""
+"""Flags by name. A value is a scalar, a list (for a list flag), or null for "not given".
+
+Where flags vary, the keys of `launch` may be among them.
+"""
 
 Limits = tuple[float | None, float | None]
 """Minimum and maximum of a metric; None for no limit."""
@@ -179,7 +182,7 @@ def _read_axis(name: str, node: YamlNode, what: str) -> tuple[FlagNodes, ...]:
     return _read_includes(node, what)
 
 
-_LAUNCH: Mapping[str, Reader] = {
+LAUNCH: Mapping[str, Reader] = {
     "workers": _number_reader(MAX_PROCESSES),
     "ps": _number_reader(MAX_PROCESSES),
     "controller": _read_boolean,
@@ -212,8 +215,15 @@ def _read_search(node: YamlNode, what: str) -> BatchSizeSearch | None:
 
 
 def _read_launch(node: YamlNode, what: str) -> JobLayout:
-    keys = _read_mapping(node, what, _LAUNCH)
-    layout = JobLayout(**{key: _LAUNCH[key](value, key) for key, value in keys.items()})
+    return _vary_layout(JobLayout(), _read_mapping(node, what, LAUNCH), node, what)
+
+
+def _vary_layout(layout: JobLayout, nodes: FlagNodes, node: YamlNode, what: str) -> JobLayout:
+    """A copy of a job's layout with the values in `nodes`, of keys of `launch`.
+
+    Raises UsageError for wrong values and, with the line of `node`, for too many processes.
+    """
+    layout = layout._replace(**{key: LAUNCH[key](value, key) for key, value in nodes.items()})
     if layout.workers + layout.ps > MAX_PROCESSES:
         raise node.error(f"{what}: more than {MAX_PROCESSES} processes")
     return layout
@@ -268,10 +278,10 @@ class EntrySettings:
 class SuiteEntry(EntrySettings):
     """One entry of a suite, with the suite's defaults for the settings that the entry omits.
 
-    Each item on an axis of the matrix is a set of flags, and so is each item of `include`. An item
-    of `exclude` is a set of flags, each with one or several values; configurations with this
-    combination are removed. An optional entry is skipped if its flags contain environment variables
-    that are not set.
+    Each item on an axis of the matrix is a set of flags, and so is each item of `include`; the keys
+    of `launch` are flags here. An item of `exclude` is a set of flags, each with one or several
+    values; configurations with this combination are removed. An optional entry is skipped if its
+    flags contain environment variables that are not set.
     """
 
     node: YamlNode
@@ -374,7 +384,8 @@ class SweepCase:
       name: name of the entry and the flags that vary, such as "resnet50 num_gpus=2".
       flags: texts of flags by name; the values of a list flag are separated by commas.
       nodes: positions of the flags in the suite file.
-      varied: names of the flags that vary.
+      varied: names of the flags that vary, which may be keys of `launch`.
+      launch: the processes of the run's job; None for a run in one process.
       resolved, key: set for cases in a plan. Equal configurations in equal environments have equal
         keys.
       repeats: number of processes. If the entry sets none, it depends on the number of cases.
@@ -385,9 +396,17 @@ class SweepCase:
     flags: Mapping[str, str]
     nodes: FlagNodes
     varied: tuple[str, ...]
+    launch: JobLayout | None = None
     resolved: ResolvedRun = field(default_factory=ResolvedRun)
     key: str = ""
     repeats: int = 1
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Texts of the given flags and keys of `launch`, by name."""
+        layout = {} if self.launch is None else self.launch._asdict()
+        given = {name: value for name, value in layout.items() if value or value is False}
+        return {**self.flags, **{name: str(value).lower() for name, value in given.items()}}
 
 
 class _MissingVariable(UsageError):
@@ -442,16 +461,28 @@ def _make_sweep_case(entry: SuiteEntry, flag_groups: tuple[FlagNodes, ...]) -> S
     own = {name: node for flags in flag_groups for name, node in flags.items()}
     nodes = {**entry.flags, **own}
     values = {name: _flag_text(entry, name, node) for name, node in nodes.items()}
-    texts = {name: text for name, text in values.items() if text is not None}
     label = " ".join(
-        [entry.name, *(f"{name}={_shorten_value(texts.get(name, ''))}" for name in own)]
+        [entry.name, *(f"{name}={_shorten_value(values[name] or '')}" for name in own)]
     )
-    return SweepCase(entry=entry, name=label, flags=texts, nodes=nodes, varied=tuple(own))
+    layout = {name: node for name, node in own.items() if name in LAUNCH}
+    launch = entry.launch
+    if layout:
+        launch = _vary_layout(launch or JobLayout(), layout, entry.node, label)
+    return SweepCase(
+        entry=entry,
+        name=label,
+        flags={
+            name: text for name, text in values.items() if text is not None and name not in layout
+        },
+        nodes=nodes,
+        varied=tuple(own),
+        launch=launch,
+    )
 
 
 def _remove_excluded(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
     remaining = made
-    named = {name for configuration in made for name in configuration.nodes}
+    named = {name for configuration in made for name in configuration.nodes} | LAUNCH.keys()
     for rule in entry.exclude:
         values = {
             name: [_flag_text(entry, name, item) for item in node.items or (node,)]
@@ -462,7 +493,7 @@ def _remove_excluded(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase
             configuration
             for configuration in remaining
             if not values.keys() <= named
-            or any(configuration.flags.get(name) not in texts for name, texts in values.items())
+            or any(configuration.settings.get(name) not in texts for name, texts in values.items())
         ]
         if len(rest) == len(remaining):
             raise rule.error("excludes nothing: no configuration has these flags together")
@@ -474,6 +505,8 @@ def _flag_text(entry: SuiteEntry, name: str, node: YamlNode) -> str | None:
     """A flag's value in a suite file as text of a command line; None if the flag is not given."""
     if node.kind == "null":
         return None
+    if name in LAUNCH:
+        return str(LAUNCH[name](node, name)).lower()
     if node.kind == "list":
         return ",".join(map(_with_env_values, node.items))
     # Only a switch is read as a YAML boolean. For other flags, "on" and "no" are ordinary texts.

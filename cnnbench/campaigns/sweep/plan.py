@@ -19,7 +19,7 @@ from cnnbench.campaigns.processes import (
     resolve_all_reduce,
     source_digest,
 )
-from cnnbench.campaigns.suite.entries import Suite, SweepCase, expand_entry
+from cnnbench.campaigns.suite.entries import LAUNCH, Suite, SweepCase, expand_entry
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import REMOVED, args_from_values, load_named_plugins, parse_flag_texts
 from cnnbench.judge.compare.power import processes_to_decide
@@ -166,9 +166,10 @@ def _resolve_case(
     if entry.command == "run" and configuration.nodes.keys() - known.keys():
         load_named_plugins({name: [text] for name, text in configuration.flags.items()})
     for name, node in configuration.nodes.items():
-        if name not in known:
-            removed = f"--{name} was removed; {REMOVED[name]}" if name in REMOVED else ""
-            raise node.error(removed or unknown_key_message(name, known))
+        if name not in known and not (name in LAUNCH and name in configuration.varied):
+            reason = f"--{name} was removed; {REMOVED[name]}" if name in REMOVED else ""
+            reason = f'"{name}" is a key of launch' if name in LAUNCH else reason
+            raise node.error(reason or unknown_key_message(name, known))
     for name, text in flags_for_all.items():
         if name in configuration.varied:
             reason = f'is what "{entry.name}" varies; choose with --filter'
@@ -178,7 +179,7 @@ def _resolve_case(
     only_of_runs = (
         ("bounds", entry.bounds),
         ("max_batch_search", entry.search),
-        ("launch", entry.launch),
+        ("launch", configuration.launch),
     )
     for name, value in only_of_runs if entry.command != "run" else ():
         if value:
@@ -208,7 +209,7 @@ def _resolve_flags(configuration: SweepCase, flags: Mapping[str, str]) -> Resolv
         _refuse_flags(values)
         if entry.command == "allreduce":
             return resolve_all_reduce(values)
-        return resolve_run(args_from_values(values), entry.launch)
+        return resolve_run(args_from_values(values), configuration.launch)
     except FlagError as error:
         node = configuration.nodes.get(error.flag, entry.node)
         raise node.error(f"{configuration.name}: {error}") from None

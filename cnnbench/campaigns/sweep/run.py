@@ -99,7 +99,7 @@ def command_of_item(item: SweepItem, batch_size: int | None = None) -> tuple[str
         flags["batch_size"] = batch_size
     words = flags_to_arguments(flags)
     return (
-        run_command_words(entry.launch, words)
+        run_command_words(item.case.launch, words)
         if entry.command == "run"
         else (entry.command, *words)
     )

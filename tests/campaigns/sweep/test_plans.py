@@ -141,6 +141,36 @@ def test_jobs(runs):
     assert found["other"][:4] == ["launch", "--workers=3", "--controller", "--"]
 
 
+OVER_WORKERS = """
+defaults: {flags: {model: trivial, device: cpu}, repeats: 1}
+entries:
+  - name: job
+    matrix:
+      workers: [1, 2, 3]
+      mode: [{variable_update: collective_all_reduce}, {variable_update: parameter_server, ps: 1}]
+    exclude: [{workers: [1, 3], variable_update: parameter_server}]
+"""
+
+
+def test_jobs_over_the_number_of_workers(runs, sweep):
+    found = dict(runs(OVER_WORKERS))
+    assert {name: words[: words.index("--")] for name, words in found.items()} == {
+        **{
+            f"job workers={n} variable_update=collective_all_reduce": ["launch", f"--workers={n}"]
+            for n in (1, 2, 3)
+        },
+        "job workers=2 variable_update=parameter_server ps=1": ["launch", "--workers=2", "--ps=1"],
+    }
+    (words,) = (words for name, words in found.items() if "ps=1" in name)
+    flags = ["--model=trivial", "--device=cpu", "--variable_update=parameter_server"]
+    assert words[words.index("--") + 1 :] == flags
+    filtered = dict(runs(OVER_WORKERS, "--filter=workers=2 .*ps=1"))
+    assert [*filtered] == ["job workers=2 variable_update=parameter_server ps=1"]
+    # The processes of a job are part of what is measured, so none is another's repetition.
+    again = OVER_WORKERS + "  - {name: b, launch: {workers: 2}}"
+    assert '"b" is the same run as "job workers=2 ' in sweep(again, code=2).err
+
+
 @pytest.fixture(scope="module")
 def data_folders(tmp_path_factory):
     """Folders that look like data sets to whoever only plans."""
@@ -319,6 +349,16 @@ OF_ENTRIES = [
     "launch: {worker: 2}",
     "launch: {workers: 200, ps: 200}",
     "launch: 2",
+    "flags: {workers: 2}",
+    "matrix: {workers: [0]}",
+    "matrix: {workers: [~]}",
+    "matrix: {controller: [1]}",
+    "launch: {ps: 100}\n   matrix: {workers: [200]}",
+    "matrix: {workers: [1, 01]}",
+    "matrix: {workers: [1, 2]}\n   exclude: [{workers: 3}]",
+    "matrix: {workers: [1, 2]}\n   exclude: [{workers: ~}]",
+    "matrix:\n     ps: [1]\n     workers: [1, 2]\n   flags: {variable_update: replicated}",
+    "matrix: {x: [{workers: 2, ps: 1}]}\n   flags: {variable_update: collective_all_reduce}",
     "matrix: {x: [1]}\n   exclude: [{x: 1}, {x: 2}]",
     "matrix: {x: [1]}\n   exclude: [{y: 1}]",
     "matrix: {x: [1]}\n   exclude: [{x: 1, y: null}]",
@@ -329,6 +369,7 @@ OF_ENTRIES = [
     "command: allreduce\n   bounds: {mfu: {min: 1}}",
     "command: allreduce\n   max_batch_search: true",
     "command: allreduce\n   launch: {workers: 2}",
+    "command: allreduce\n   matrix: {workers: [2]}",
 ]
 
 OF_FLAGS = [

@@ -194,6 +194,16 @@ def test_without_resume_a_sweep_begins_anew_and_keeps_what_is_there(sweep):
     assert len(load_records(["results"]).records) == 2
 
 
+def test_jobs_with_more_workers_are_added(sweep):
+    mode = {"variable_update": "collective_all_reduce"}
+    sweep(entry("j", flags=mode, matrix={"workers": [1, 2]}))
+    _, record = ended("j workers=2")
+    assert record["config"]["worker_hosts"].count(",") == 1
+    err = sweep(entry("j", flags=mode, matrix={"workers": [1, 2, 4]}), resume=True).err
+    assert "2 of 3 runs are done already" in err
+    assert [one["case"] for one in ends()][2:] == ["j workers=4"]
+
+
 SEARCH = {"limit": 1000, "multiple_of": 1, "num_batches": 7}
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.suite.entries import BatchSizeSearch, expand_entry
+from cnnbench.campaigns.launch import JobLayout
+from cnnbench.campaigns.suite.entries import LAUNCH, BatchSizeSearch, expand_entry
 
 
 def test_defaults_are_merged_into_entries(suite):
@@ -123,3 +124,49 @@ def test_names_and_flags_of_configurations(configurations, text, expected):
     assert list(found) == [f"e {name}".strip() for name in expected]
     for flags, wanted in zip(found.values(), expected.values(), strict=True):
         assert wanted is None or sorted(flags.split()) == sorted(wanted.split())
+
+
+SERVERS = "launch: {ps: 2}\nmatrix: {workers: [1, 02], num_gpus: [1, 2]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("matrix: {workers: [1, 4]}", {"workers=1": JobLayout(), "workers=4": JobLayout(4)}),
+        # What varies replaces what the entry says, and keeps the rest.
+        (
+            "launch: {workers: 3, ps: 1}\nmatrix: {workers: [2]}\ninclude: [{ps: 5}]",
+            {"workers=2": JobLayout(2, 1), "ps=5": JobLayout(3, 5)},
+        ),
+        # An axis of sets; a set without a key of launch is no job.
+        (
+            "matrix: {x: [{xla: true}, {workers: 2, ps: 1}, {controller: yes}]}",
+            {
+                "xla=true": None,
+                "workers=2 ps=1": JobLayout(2, 1),
+                "controller=true": JobLayout(controller=True),
+            },
+        ),
+        # An exclusion matches what varies and what the entry says, by value.
+        (
+            SERVERS + "exclude: [{workers: 2, ps: 2, num_gpus: [2, 4]}]",
+            {
+                "workers=1 num_gpus=1": JobLayout(1, 2),
+                "workers=1 num_gpus=2": JobLayout(1, 2),
+                "workers=2 num_gpus=1": JobLayout(2, 2),
+            },
+        ),
+        (
+            "matrix: {x: [{workers: 2}, {ps: 1}, {num_gpus: 2}]}\nexclude: [{ps: ~, workers: 2}]",
+            {"ps=1": JobLayout(1, 1), "num_gpus=2": None},
+        ),
+        (
+            "matrix: {controller: [true, no]}\nexclude: [{controller: false}]",
+            {"controller=true": JobLayout(controller=True)},
+        ),
+    ],
+)
+def test_the_processes_of_a_job_vary(configurations, text, expected):
+    found = configurations(text)
+    assert {one.name: one.launch for one in found} == {f"e {k}": v for k, v in expected.items()}
+    assert not any(one.flags.keys() & LAUNCH.keys() for one in found)
