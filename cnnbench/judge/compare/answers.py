@@ -41,10 +41,11 @@ def opening(verdicts: Verdicts) -> tuple[str, str]:
     worst = entries[0]
     if len(entries) == 1:
         return _outcome(verdicts, worst)
-    alike, count = verdicts.summary.as_the_worst, verdicts.summary.deciding
+    count = len(entries)
     if worst.main.verdict is Verdict.SAME:
         return f"All {count} configurations are the same", ""
     outcome = "; ".join(filter(None, _outcome(verdicts, worst)))
+    alike = sum(entry.main.word == worst.main.word for entry in entries)
     headline = f"{alike} of {count} configurations {worst.main.word}"
     return headline, f"{worst.name}: {outcome}"
 

@@ -130,10 +130,7 @@ class Judgement(Estimate):
         processes in each of BASE and NEW) for a verdict, including measured ones; otherwise None.
       at_least: if there are too few values to prove a change, the minimum number of pairs (or
         processes in each of BASE and NEW) that can prove a change; otherwise None.
-      verdict_needs: if there are too few values for any verdict, the minimum number of pairs (or
-        processes in each of BASE and NEW) for a verdict; otherwise None.
       more: number of further pairs (or processes in each of BASE and NEW) in `needed`.
-      provable_change: change that `at_least` pairs detect with 80 % power; None if unknown.
       new_experiment: whether `needed` and `at_least` count pairs of a new experiment, which
         excludes the measured pairs.
       median_change: change of the speed at the median step, estimated as `change` is, if it differs
@@ -158,15 +155,13 @@ class Judgement(Estimate):
     scatter: float | None = field(default=None, metadata=OPTIONAL)
     needed: int | None = field(default=None, metadata=OPTIONAL)
     at_least: int | None = field(default=None, metadata=ABSENT)
-    verdict_needs: int | None = field(default=None, metadata=ABSENT)
-    more: int | None = field(default=None, metadata=ABSENT)
-    provable_change: float | None = field(default=None, metadata=ABSENT)
+    more: int | None = field(default=None, metadata=HIDDEN)
     new_experiment: bool | None = field(default=None, metadata=ABSENT)
     decided_by: str | None = field(default=None, metadata=OPTIONAL)
     median_change: float | None = field(default=None, metadata=ABSENT)
-    margin: float | None = field(default=None, metadata=OPTIONAL)
-    family: int | None = field(default=None, metadata=OPTIONAL)
-    medians_change: float | None = field(default=None, metadata=ABSENT)
+    margin: float | None = field(default=None, metadata=HIDDEN)
+    family: int | None = field(default=None, metadata=HIDDEN)
+    medians_change: float | None = field(default=None, metadata=HIDDEN)
     note: str | None = field(default=None, metadata=HIDDEN)
 
     def adding(self, *texts: str) -> Judgement:
@@ -281,18 +276,18 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
     needs: dict[str, Any] = {}
     if fewest < policy.min_processes:
         least, afresh = least_runs(samples, policy, 1 / family), samples.needs_new_experiment
-        needs = {"at_least": least, "verdict_needs": least, "new_experiment": afresh or None}
+        needs = {"at_least": least, "new_experiment": afresh or None}
     elif not samples.paired or len(samples.base) == len(samples.new):
         return None
     # The change is estimated and reported although there is no verdict.
     unpaired = replace(samples, paired=False, differences=None)
     statistics = statistics_of(unpaired, policy.replace(split=1.0))
     judgement = _judgement(statistics, Verdict.INCONCLUSIVE, p=None, **needs)
-    if judgement.verdict_needs is None:
+    if judgement.at_least is None:
         base = count_text(samples.base, "value", "values")
         reason = f"{base} in BASE and {len(samples.new)} in NEW make no pairs"
     else:
-        runs, paired = judgement.verdict_needs, samples.paired
+        runs, paired = judgement.at_least, samples.paired
         needed = phrases.needed_runs_text(runs, paired, samples.needs_new_experiment, "at least ")
         processes = count_text(fewest, "process", "processes")
         reason = f"{processes} in {side}; a verdict needs {needed}"
@@ -320,20 +315,25 @@ def _judge_statistics(statistics: SampleStatistics, p: float, is_significant: bo
 def _needed_runs(statistics: SampleStatistics, is_significant: bool) -> dict[str, Any]:
     """Returns the fields of a `Judgement` that say how many runs an inconclusive result needs."""
     policy, afresh = statistics.policy, statistics.needs_new_experiment
-    alpha = policy.alpha_share * policy.alpha_of(statistics.metric) / statistics.family
     best = inference.smallest_p(len(statistics.base), len(statistics.new), statistics.paired)
     # Not even samples that do not overlap were significant, so no change could have been: more runs
     # are needed.
     separated = math.isclose(statistics.p, best) and not is_significant
     if statistics.low is None or statistics.high is None or separated:
         least = least_runs(statistics, policy, policy.alpha_share / statistics.family)
-        size = detectable_change(statistics, least, alpha)
-        return {"at_least": least, "provable_change": size, "new_experiment": afresh or None}
-    enough = runs_for_verdict(statistics, (policy.alpha_share * policy.alpha, alpha))
+        return {"at_least": least, "new_experiment": afresh or None}
+    alphas = (policy.alpha_share * policy.alpha, _level_of_test(statistics))
+    enough = runs_for_verdict(statistics, alphas)
     if enough is None:
         return {}
     more = enough if afresh else enough - statistics.smaller_sample_size
     return {"needed": enough, "more": more, "new_experiment": afresh or None}
+
+
+def _level_of_test(statistics: SampleStatistics) -> float:
+    """Returns the significance level of one test of a family."""
+    policy = statistics.policy
+    return policy.alpha_share * policy.alpha_of(statistics.metric) / statistics.family
 
 
 def _verdict(statistics: SampleStatistics, is_significant: bool) -> Verdict:
@@ -376,7 +376,8 @@ def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> tuple
     if judgement.at_least is not None:
         begins = bool(judgement.new_experiment)
         needed = phrases.needed_runs_text(judgement.at_least, statistics.paired, begins)
-        return phrases.too_few_text(statistics, needed, judgement.provable_change), None
+        size = detectable_change(statistics, judgement.at_least, _level_of_test(statistics))
+        return phrases.too_few_text(statistics, needed, size), None
     doubt, further = _doubt(statistics), _further_runs(statistics, judgement)
     question = phrases.OPEN_QUESTION.format(margin=margin)
     why = "; ".join(filter(None, (doubt or question, further)))

@@ -1,4 +1,4 @@
-"""A comparison as a document: its verdicts, with an answer, advice, counts and means."""
+"""A comparison as a document: its verdicts, with an answer, advice and means."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.codec import (
     ABSENT,
+    HIDDEN,
     NOT_EMPTY,
     OPTIONAL,
     Document,
@@ -47,7 +48,7 @@ class GeometricMean:
     metric: str
     change: float
     configurations: int
-    of: int = field(default=0, metadata=OPTIONAL)
+    of: int = field(default=0, metadata=HIDDEN)
 
 
 @json_document("cnnbench compare --format=json, cnnbench ab --format=json")
@@ -90,7 +91,6 @@ class Comparison(Verdicts, Document, Displayed):
         Key("metrics", "_metric_names"),
         "geometric_mean",
         Key("bus_bandwidth_mean", rules=ABSENT),
-        Key("summary", rules=OPTIONAL),
         Key("configurations", "entries"),
         Key("repeated_pairs", rules=NOT_EMPTY),
         "explanation",
@@ -176,7 +176,7 @@ class Comparison(Verdicts, Document, Displayed):
 
 
 _UNTESTED: Mapping[str, Any] = dict.fromkeys(
-    ("low", "high", "p", "p_adjusted", "verdict_needs", "provable_change", "decided_by", *NEEDS)
+    ("low", "high", "p", "p_adjusted", "decided_by", *NEEDS)
 )
 
 

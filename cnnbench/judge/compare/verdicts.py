@@ -7,7 +7,6 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -87,7 +86,7 @@ class MetricResult:
       relative: whether changes are shares of the base; otherwise they are differences.
       samples: the judged values.
       policy: how they were judged.
-      base_slow_steps, new_slow_steps: texts about slow steps of BASE and NEW. Absent without slow
+      base_slow_steps, new_slow_steps: texts about slow steps of BASE and NEW; "" without slow
         steps, or if the change of the median step equals the change of the throughput.
       accepted: what accepts the regression; absent if nothing does.
     """
@@ -103,15 +102,13 @@ class MetricResult:
         Key("base_values", "base"),
         Key("new_values", "new"),
         "accepted",
-        "base_slow_steps",
-        "new_slow_steps",
     )
 
     judgement: Judgement
     samples: Samples
     policy: Policy = field(default=Policy())
-    base_slow_steps: str = field(default="", metadata=NOT_EMPTY)
-    new_slow_steps: str = field(default="", metadata=NOT_EMPTY)
+    base_slow_steps: str = ""
+    new_slow_steps: str = ""
     accepted: Acceptance | None = field(default=None, metadata=ABSENT)
 
     @property
@@ -183,10 +180,6 @@ class ComparedConfiguration:
       flags: flags that are not at their defaults.
       results: one result per metric.
       differences: flags and recorded properties that differ.
-      disturbance: text with the number of disturbed runs and the causes; absent if unknown.
-      others: text about CPUs used by other programs; absent if unknown or small.
-      two_speeds: seconds per step of two groups of processes, if processes with equal flags have
-        two speeds; otherwise absent.
       configuration: the configuration of BASE. The configuration of NEW may differ.
       base, new: measurements by start time, one per process; empty if BASE or NEW lacks the
         configuration.
@@ -204,9 +197,6 @@ class ComparedConfiguration:
         "new_runs",
         "results",
         "differences",
-        Key("disturbance", rules=NOT_EMPTY),
-        Key("others", rules=NOT_EMPTY),
-        Key("two_speeds", rules=ABSENT),
     )
 
     name: str = ""
@@ -338,36 +328,6 @@ class SameCode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerdictCount:
-    """The number of configurations that have a certain verdict on a metric.
-
-    Attributes:
-      metric: name of the metric.
-      verdict: the verdict.
-      configurations: number of configurations.
-    """
-
-    metric: str
-    verdict: Verdict
-    configurations: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfigurationCounts:
-    """The numbers of configurations in a comparison: in total, and by metric and verdict.
-
-    Attributes:
-      deciding: number of configurations that affect the exit code.
-      as_the_worst: number of deciding configurations with the same verdict as the worst one.
-      tallies: numbers by metric and verdict, worst verdict first.
-    """
-
-    deciding: int
-    as_the_worst: int
-    tallies: tuple[VerdictCount, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Verdicts:
     """The verdicts on all configurations of a comparison, and the exit code that they set.
 
@@ -461,24 +421,6 @@ class Verdicts:
         """
         entries = self.deciding_configurations
         return tuple(dict.fromkeys(name for entry in entries for name in entry.names_to_allow))
-
-    @cached_property
-    def summary(self) -> ConfigurationCounts:
-        """Numbers of configurations, in total and by metric and verdict."""
-        words = [entry.main.word for entry in self.deciding_configurations]
-        tallies = []
-        for metric in self.metrics:
-            counts = Counter(result.verdict for _, result in self.results_of_metric(metric))
-            tallies += [
-                VerdictCount(metric=metric.name, verdict=verdict, configurations=counts[verdict])
-                for verdict in Verdict
-                if counts[verdict]
-            ]
-        return ConfigurationCounts(
-            deciding=len(words),
-            as_the_worst=words.count(words[0]) if words else 0,
-            tallies=tuple(tallies),
-        )
 
     @property
     def is_decided(self) -> bool:

@@ -99,7 +99,7 @@ def fact_texts(facts: Sequence[FactChange]) -> list[str]:
 
 def in_ms(seconds: float) -> str:
     """Formats seconds in milliseconds, without the unit. Times below a microsecond become 0."""
-    return milliseconds(0 * seconds if abs(seconds) < _SMALLEST else seconds)
+    return milliseconds(0.0 if abs(seconds) < _SMALLEST else seconds)
 
 
 def signed_ms(seconds: float) -> str:

@@ -107,7 +107,6 @@ class LevelChange:
         Key("latest", "latest.title"),
         Key("undone", "undone.title"),
         "facts",
-        Key("slow_steps", "slow.text"),
     )
 
     kind: str = STEP

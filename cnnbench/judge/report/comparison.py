@@ -7,6 +7,7 @@ nothing about comparisons.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -312,8 +313,8 @@ def counts_text(comparison: Comparison, metric: Metric) -> str:
     """Returns text with the number of configurations for each verdict on a metric, the worst
     verdict first: "1 slower, 2 same".
     """
-    own = (tally for tally in comparison.summary.tallies if tally.metric == metric.name)
-    return ", ".join(f"{tally.configurations} {tally.verdict.word(metric)}" for tally in own)
+    counts = Counter(result.verdict for _, result in comparison.results_of_metric(metric))
+    return ", ".join(f"{counts[one]} {one.word(metric)}" for one in Verdict if counts[one])
 
 
 def all_counts_text(comparison: Comparison) -> str:

@@ -123,10 +123,8 @@ def test_configurations_from_worst_to_best(compared):
     names = [entry.name[0] for entry in found.by_severity()]
     assert names == ["c", "a", "b", "d"]
     assert [entry.name[0] for entry in found.deciding_configurations] == names
-    assert (found.summary.deciding, found.summary.as_the_worst) == (4, 2)
-    assert [(one.verdict.value, one.configurations) for one in found.summary.tallies[:3]] == [
-        *(("slower", 2), ("faster", 1), ("same", 1))
-    ]
+    assert found.answer.startswith("2 of 4 configurations slower; ")
+    assert counts_text(found, SPEED) == "2 slower, 1 faster, 1 same"
     # Less memory is better, so that the larger change is the worse one.
     entry = found.entries[0]
     memory = replace(entry.main, samples=replace(entry.main.samples, metric=MEMORY))
