@@ -532,7 +532,7 @@ class PrintedSpeed:
     Attributes:
       step: number of the timed step.
       images_per_sec: the printed speed. tf_cnn_benchmarks prints the mean speed of the timed steps
-        so far, Horovod the speed of one iteration on one device.
+        so far.
       uncertainty, jitter: the printed values, in images per second; None if not printed.
       loss: loss of the step; None if not printed.
     """
@@ -544,27 +544,12 @@ class PrintedSpeed:
     loss: float | None = None
 
 
-BENCHMARK_SCORE = "benchmark_score"
-
-
-BENCHMARKS: Mapping[str, str] = {
-    "benchmark_seconds": "s",
-    "benchmark_bytes": "bytes",
-    "benchmark_number": "number",
-    BENCHMARK_SCORE: "number",
-}
-"""Kinds of imported measurements that are not runs of networks, with the units of their values. For
-`BENCHMARK_SCORE`, larger values are better.
-"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
     """The result file of another program from which `cnnbench import` created a record.
 
     Attributes:
       program: program that wrote the file.
-      kind: kind of the measurement: "run", or a key of `BENCHMARKS`.
       file: name of the file, without its folder.
       sha256: digest of the file's content.
       part: number of the process in the file, from 1.
@@ -575,7 +560,6 @@ class Imported:
     """
 
     program: str
-    kind: str = field(default="run", metadata=OPTIONAL)
     file: str
     sha256: str
     part: int = 1
@@ -586,9 +570,6 @@ class Imported:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", to_floats("imported.values", self.values))
-        if self.kind not in ("run", *BENCHMARKS):
-            kinds = ", ".join(("run", *BENCHMARKS))
-            raise ValueError(f"imported.kind: {self.kind!r} is none of {kinds}")
 
 
 def single_speed_text(is_job: bool, imported: bool = False) -> str:
@@ -698,9 +679,10 @@ class RunRecord(Document, Displayed):
     imported: Imported | None = field(default=None, metadata=ABSENT)
 
     def __repr__(self) -> str:
-        model = self.config.get("model") or self.config.get("benchmark")
         steps = count_text(self.steps, "timed step", "timed steps")
-        return short_repr(self, f"{self.run_id}, {model}, {self.status}, {steps}")
+        return short_repr(
+            self, f"{self.run_id}, {self.config.get('model')}, {self.status}, {steps}"
+        )
 
     def __post_init__(self) -> None:
         parse_start_time(self.started_at)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cnnbench.base.values import labels_from_config
-from cnnbench.records.codec import ABSENT, TIME, encode, parse_start_time
+from cnnbench.records.codec import ABSENT, encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,6 @@ class Subject:
       dirty: whether the code differed from the commit; None if unknown.
       changes: digest of all uncommitted changes and of uncommitted plug-ins; None if there are none
         or they are unknown. If the revision is unknown, only plug-ins are included.
-      committed_at: time of the commit, ISO 8601, as another program wrote it; None if unknown.
       unknown: why the revision is unknown although there is a repository; otherwise None.
       side: "a" or "b" in an experiment of `cnnbench ab`; otherwise None.
       labels: labels of --result_label.
@@ -30,14 +29,11 @@ class Subject:
     revision: str | None = None
     dirty: bool | None = None
     changes: str | None = field(default=None, metadata=ABSENT)
-    committed_at: str | None = field(default=None, metadata={**ABSENT, **TIME})
     unknown: str | None = field(default=None, metadata=ABSENT)
     side: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.committed_at is not None:
-            parse_start_time(self.committed_at)
         for name, value in self.labels.items():
             if not isinstance(value, str):
                 raise ValueError(f"subject.labels.{name}: expected a string, got {value!r}")

@@ -80,7 +80,7 @@ import | import
 import old.log | --results
 import nowhere.log --results=out | nowhere.log
 import old.log --results=out --strict | --strict
-import old.log --results=out --reader=perf | --reader
+import old.log --results=out --reader=results_csv | --reader
 import old.log --results=out --label=commit | --label
 run resnet50 | resnet50
 run --model=lenet -- x | x

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from imports import GOLDEN, HOROVOD, IMPORTS, TRAINING
+from imports import GOLDEN, TRAINING
 
 from cnnbench.errors import BenchmarkError, UsageError
 
@@ -425,37 +425,6 @@ _WORDS = (
 )
 
 
-_CONBENCH = """\
-{"data": [{"batch_id": "b", "run_id": "r", "timestamp": "2024-05-01T10:00:00Z", "error": null,
- "tags": {"name": "read", "format": "parquet", "id": "c"},
- "stats": {"data": [1.0, "3.0"], "unit": "s", "iterations": 2},
- "commit": {"sha": "abc", "timestamp": "2024-04-30T00:00:00Z", "repository": "o/r"},
- "hardware": {"name": "h", "cpu_thread_count": "8"}, "context": {"benchmark_language": "C++"},
- "links": {"context": "http://localhost/api/contexts/c7/"}}]}
-"""
-_ASV_1 = """\
-{"commit_hash": "abc", "date": 1500000000000, "python": "2.7", "requirements": {"six": ""},
- "params": {"machine": "m", "cpu": "Fast"}, "started_at": {"b.time_list": 1500000100000},
- "results": {"b.time_old": 0.25, "b.time_list": {"result": [0.5, null], "params": [["1", "2"]]}},
- "benchmark_version": {"b.time_old": 7}, "version": 1}
-"""
-_DLLOGGER = """\
-DLLL {"timestamp": "1700000000.5", "type": "LOG", "step": "PARAMETER", "data": {"arch": "a"}}
-DLLL {"timestamp": "1700000000.5", "type": "METADATA", "metric": "v", "metadata": {"unit": "i/s"}}
-DLLL {"timestamp": "1700000001.5", "type": "LOG", "step": [0, 1], "data": {"v": 1.0}}
-DLLL {"timestamp": "1700000002.5", "type": "LOG", "step": [], "data": {"v": 2.0, "loss": 1.0}}
-"""
-_MLPERF = """\
-:::MLLOG {"time_ms": 1700000000000, "key": "submission_benchmark", "value": "resnet"}
-:::MLLOG {"time_ms": 1700000000000, "key": "global_batch_size", "value": 4096}
-:::MLLOG {"time_ms": 1700000010000, "key": "run_start", "value": null}
-:::MLLOG {"time_ms": 1700000020000, "key": "tracked_stats", "value": {"throughput": 900.0}}
-:::MLLOG {"time_ms": 1700000070000, "key": "run_stop", "metadata": {"status": "success"}}
-:::MLPv0.5.0 resnet 1700000080.5 (a.py:1) run_start
-:::MLPv0.5.0 resnet 1700000090.5 (a.py:9) run_stop: {"success": true}
-"""
-
-
 _PARAMETERS = """\
 {"model_name": "vgg11", "run_date": "2024-01-02T03:04:04.000000Z", "dataset": {"name": "imagenet"},
  "tensorflow_version": {"version": "1.9.0", "git_hash": "v1.9.0"}, "machine_config":
@@ -475,7 +444,6 @@ def result_files() -> dict[str, bytes]:
     from cnnbench.records.load import load_run
     from cnnbench.records.result_files import RUNS, run_row
 
-    of_tools = IMPORTS.glob("*.json")
     of_ancestor = GOLDEN.glob("*.txt")
     frozen = ROOT / "tests/frozen/runs/lenet-1.json"
     record = json.loads(frozen.read_text())
@@ -484,11 +452,10 @@ def result_files() -> dict[str, bytes]:
         table = Path(folder) / "result.csv"
         RUNS.append(str(table), [row])
         rows = table.read_text()
-    found = {path.name: path.read_bytes() for path in sorted((*of_tools, *of_ancestor))}
+    found = {path.name: path.read_bytes() for path in sorted(of_ancestor)}
     written = {
-        **{"metric.log": _LOG_DIR, "horovod.txt": HOROVOD, "conbench.json": _CONBENCH},
-        **{"asv_1.json": _ASV_1, "dllogger.txt": _DLLOGGER, "mlperf.txt": _MLPERF},
-        **{"result.csv": rows, "own.txt": TRAINING.replace("==========", f"{_FLAGS}\n==========")},
+        **{"metric.log": _LOG_DIR, "result.csv": rows},
+        "own.txt": TRAINING.replace("==========", f"{_FLAGS}\n=========="),
         "official-benchmark_run.log": _PARAMETERS.replace("\n", ""),
         "own-benchmark_run.log": json.dumps({"run_parameters": [], "record": record}),
     }
@@ -499,7 +466,7 @@ def mutated_result(generator: random.Random, name: str) -> bytes:
     """A result file with one to three changes of values, words, lines or bytes."""
     data = result_files()[name]
     for _ in range(generator.randint(1, 3)):
-        kind = generator.choice((1, 1, 1, 1, 0, 2, 3) if name.endswith(".json") else (0, 2, 3))
+        kind = generator.choice((1, 1, 1, 1, 0, 2, 3) if name.endswith(".log") else (0, 2, 3))
         if kind == 0:
             data = mutated(generator, data)
         elif kind == 1:
@@ -555,12 +522,10 @@ def import_result(data: bytes, folder: Path, name: str, *, pages: bool = True) -
     if code not in (0, 3) or told.count("\n") > 4:
         raise Disagreement(f"import ends with {code}: {told}")
     files = [*Path(results).rglob("*.json")]
-    kinds = {json.loads(file.read_text())["imported"]["kind"] for file in files}
-    commands = [("history", results, f"--metric={kind}") for kind in kinds - {"run"}]
-    commands += [("history", results)] if "run" in kinds else []
+    commands: list[tuple[str, ...]] = []
     if files:
         page = f"--output={folder / 'page.html'}"
-        commands += [("compare", results, results)]
+        commands += [("history", results), ("compare", results, results)]
         commands += [("report", results, page)] if pages else []
     for words in commands:
         code, told = command(*words)

@@ -8,7 +8,7 @@ import shutil
 import measure_results
 import pytest
 from growth import check_growth
-from imports import HOROVOD
+from imports import TRAINING
 
 from cnnbench.base.document import Report, Section, make_table, numeric_cell
 from cnnbench.base.document.formats import render_report
@@ -122,8 +122,8 @@ def test_an_import(call, tmp_path):
 
     def prepare(count):
         log = tmp_path / f"{count}.log"
-        sizes = range(1, count + 1)
-        log.write_text("".join(HOROVOD.replace("size: 32", f"size: {size}") for size in sizes))
+        runs = (TRAINING.replace("8 per", f"{8 * n} per") for n in range(1, count + 1))
+        log.write_text("".join(runs))
 
         def imported():
             shutil.rmtree(results, ignore_errors=True)

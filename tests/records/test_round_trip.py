@@ -176,13 +176,3 @@ def test_runs_that_differ_are_different_configurations(call, tmp_path):
     out = call("compare", one, passes, code=None).out
     assert "gradient_accumulation_steps is 1 in BASE and 2 in NEW" in " ".join(out.split())
     assert "num_workers" not in out
-
-
-def test_compliance_logs_of_runs_that_differ_are_different_configurations(call, tmp_path):
-    for precision in ("fp32", "bf16"):
-        flags = {**TINY, "precision": precision, "ml_perf_compliance_logging": True}
-        (tmp_path / f"{precision}.log").write_text(call(**flags).err)
-        call("import", tmp_path / f"{precision}.log", f"--results={tmp_path}/records")
-    records = load_records([tmp_path / "records"]).records
-    assert [one.imported.program for one in records] == ["mlperf"] * 2
-    assert len({Configuration.of(one).key for one in records}) == 2

@@ -56,7 +56,6 @@ from cnnbench.machine.repository import (
 from cnnbench.models.registry import all_model_names
 from cnnbench.records.files import OutputFile, check_outputs, register_file_kind, write_bytes
 from cnnbench.records.metric import HISTORY, load_missing_metrics
-from cnnbench.records.run import BENCHMARKS
 from cnnbench.run.runtime.loading import without_gc
 
 _ABOUT = """\
@@ -232,13 +231,9 @@ def _check_measured(folder: Path, folder_contents: Contents, metric: Metric) -> 
     there = {entry.configuration.kind for entry in folder_contents.entries}
     if there.intersection(metric.kinds):
         return
-    if metric.name in BENCHMARKS:
-        raise UsageError(f"{folder}: no {metric.name} records; cnnbench import writes them")
     if "run" in metric.kinds:
         hint = "cnnbench run --result_json=FILE writes them"
-        if benchmarks := [kind for kind in BENCHMARKS if kind in there]:
-            hint = f"--metric={benchmarks[0]} follows the benchmarks of other programs"
-        elif there:
+        if there:
             hint = "--metric=bus_bandwidth follows the all-reduces that there are"
         raise UsageError(f"{folder}: no run records; {hint}")
     hint = "cnnbench allreduce --result_json=FILE writes them"

@@ -1,4 +1,4 @@
-"""``cnnbench import``: convert results of other programs to records."""
+"""``cnnbench import``: convert logs of tf_cnn_benchmarks and cnnbench to records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cnnbench.base import plugins
@@ -16,26 +15,25 @@ from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.files import read_file
 from cnnbench.base.tables import natural_key
 from cnnbench.base.terminal import ProgressLine, print_notice, print_result, print_warning
-from cnnbench.base.text import count_text, first_few, shortened, suggestion
+from cnnbench.base.text import count_text, first_few, shortened
 from cnnbench.base.values import result_label_fault
 from cnnbench.cli.commands import PluginFlags
-from cnnbench.errors import BenchmarkError, ExitCode, FlagError, PathError, UsageError
+from cnnbench.errors import BenchmarkError, ExitCode, PathError, UsageError
 from cnnbench.flags import flag, parse_command, specs_of
 from cnnbench.judge.compare.configuration import Configuration, configuration_name
-from cnnbench.judge.metrics.measurement import kind_of
+from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.records.files import ensure_writable, write_atomically
-from cnnbench.records.metric import ALL
-from cnnbench.records.readers import CLOCKS, READERS, START, ReadOptions, SkippedLine, read_results
+from cnnbench.records.readers import READERS, START, SkippedLine, read_results
 from cnnbench.records.run import Imported, RunRecord
 
 _ABOUT = """\
 Usage: cnnbench import FILE... --results=DIR [FLAGS]
 
-Converts results that other programs have written to records, one for each process, for history,
-report and compare: logs of tf_cnn_benchmarks, Horovod, MLPerf and DLLogger, JSON of hyperfine,
-pytest-benchmark, pyperf, asv, google/benchmark and Conbench. All files of a folder are read. The
-name of a record depends on the content of its file, so importing twice changes nothing. Values that
-a file does not contain stay unknown, and lines that are not understood are named.
+Converts logs of tf_cnn_benchmarks and cnnbench, folders of --benchmark_log_dir and tables of
+--result_csv to records, one for each process, for history, report and compare. A plug-in can read
+other files. All files of a folder are read. The name of a record depends on the content of its
+file, so importing twice changes nothing. Values that a file does not contain stay unknown, and
+lines that are not understood are named.
 The page cnnbench docs integrations lists what is read.
 
   cnnbench import logs --results=old
@@ -71,16 +69,6 @@ class ImportFlags(PluginFlags):
         "lines.",
         known=_reader_names,
     )
-    higher_is_better: tuple[str, ...] = flag(
-        (),
-        "Names or patterns of imported benchmarks, comma-separated, for which larger values are "
-        "better, such as *accuracy*. Their metric is benchmark_score.",
-    )
-    clock: str = flag(
-        CLOCKS[0],
-        "Which time to import from google/benchmark: real time or CPU time.",
-        choices=CLOCKS,
-    )
     strict: bool = flag(
         False, "If a file has a line that cannot be understood, refuse the file and write nothing."
     )
@@ -103,7 +91,6 @@ def main(argv: Sequence[str]) -> int:
         READERS.find(options.reader)
     found = [*_find_files(paths)]
     texts, records, skipped, copies = _read_records(found, options)
-    _check_patterns(options, records)
     foreign = [line for line in skipped if line.is_foreign]
     if skipped and options.strict:
         more = f" and {len(skipped) - 1} more" if skipped[1:] else ""
@@ -117,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
     if foreign:
         lines = count_text(len(foreign), "line", "lines")
         print_notice(f"{lines} of other programs ignored, such as {foreign[0]}")
-    if undated := [record for record in records if _has_no_time(record)]:
+    if undated := [record for record in records if START in _imported(record).unknown]:
         names = sorted({_imported(record).file for record in undated}, key=natural_key)
         which = first_few(names, _MOST_NAMED)
         print_notice(f"{which}: no time of the run; the time of the file's last change is used")
@@ -176,9 +163,6 @@ def _read_records(
     records: dict[str, RunRecord] = {}
     copies = 0
     skipped: list[SkippedLine] = []
-    said = ReadOptions(
-        labels=options.label, higher_is_better=options.higher_is_better, clock=options.clock
-    )
     progress = ProgressLine()
     progress.start("reading", len(found))
     for number, path in enumerate(found):
@@ -187,7 +171,7 @@ def _read_records(
             skipped.append(path)
             continue
         try:
-            records_read, problems = read_results(path, said, options.reader)
+            records_read, problems = read_results(path, options.label, options.reader)
         except PathError as error:
             records_read, problems = (), (SkippedLine(path, 0, error.reason),)
         for record in records_read:
@@ -208,9 +192,8 @@ def _read_records(
 
 def _skip_reason(path: str, record: RunRecord, error: ValueError) -> SkippedLine:
     """The reason why a record is skipped whose JSON text is not valid."""
-    name = str(record.config.get("benchmark") or f"run {_imported(record).part}")
     reason = f"makes no valid record: {shortened(str(error))}"
-    return SkippedLine.quoting(path, 0, name, reason)
+    return SkippedLine.quoting(path, 0, f"run {_imported(record).part}", reason)
 
 
 def _line_warnings(skipped: Iterable[SkippedLine]) -> Iterator[str]:
@@ -221,21 +204,6 @@ def _line_warnings(skipped: Iterable[SkippedLine]) -> Iterator[str]:
     for path, places in by_file.items():
         texts = [str(skipped_line).removeprefix(f"{path}: ") for skipped_line in places]
         yield f"{path}: {first_few(texts, _MOST_NAMED)}; left out"
-
-
-def _check_patterns(options: ImportFlags, records: Sequence[RunRecord]) -> None:
-    """Raises FlagError if a pattern of --higher_is_better matches no imported benchmark."""
-    names = {str(record.config.get("benchmark")) for record in records}
-    for pattern in options.higher_is_better:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            hint = suggestion(pattern, names, "--dry_run lists their names")
-            raise FlagError("higher_is_better", pattern, f"no imported benchmark; {hint}")
-
-
-def _has_no_time(record: RunRecord) -> bool:
-    """Whether a file contains neither the time of a run nor the date of the measured commit."""
-    dated = record.subject is not None and record.subject.committed_at is not None
-    return START in _imported(record).unknown and not dated
 
 
 def _imported(record: RunRecord) -> Imported:
@@ -295,12 +263,10 @@ def _contains_record(path: Path, record: RunRecord, text: str) -> bool:
 
 
 def _record_row(record: RunRecord) -> Row:
-    kind = kind_of(record)
-    metric = ALL["throughput" if kind == "run" else kind]
     return {
         "file": TableCell(_imported(record).file, kinds="code"),
         "measures": configuration_name(Configuration.of(record)),
         "status": record.status,
-        "value": metric.value_text(metric.value(record)),
+        "value": THROUGHPUT.value_text(THROUGHPUT.value(record)),
         "started (UTC)": TableCell(record.started_at[:16].replace("T", " "), kinds="steady"),
     }

@@ -38,7 +38,6 @@ from cnnbench.judge.compare.facts import (
     WORK,
     DifferenceEffect,
     FactRule,
-    benchmark_fact_rule,
     fact_rule,
     is_allowed_to_differ,
 )
@@ -57,7 +56,7 @@ from cnnbench.judge.metrics.origin import Origin, fill_in_origins, varying_parts
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.metric import Metric
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.run import BENCHMARKS, RunRecord
+from cnnbench.records.run import RunRecord
 
 _PLACES = flags_compared_by(ComparedBy.PRESENCE)
 
@@ -180,13 +179,12 @@ def fact_differences(
     flags = {*base.configuration.flags, *new.configuration.flags}
     unlike_flags = set(base.configuration.differing_flags(new.configuration))
     unknown = dict.fromkeys((*base.unknown_work(), *new.unknown_work()))
-    is_benchmark = base.configuration.kind in BENCHMARKS
     differing = []
     for name in dict.fromkeys((*unknown, *sides[0], *sides[1])):
         if name in unknown:
             rule = _UNKNOWN_WORK
         elif name in unlike_flags:
-            rule = (benchmark_fact_rule(name) if is_benchmark else None) or FLAG
+            rule = FLAG
         elif name in _PLACES:
             rule = FLAG_PLACE
         elif name in flags:

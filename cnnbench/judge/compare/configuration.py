@@ -26,11 +26,11 @@ from cnnbench.flags import (
     recorded_defaults,
 )
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
-from cnnbench.judge.compare.facts import GROUPS, UNKNOWN, benchmark_flags
+from cnnbench.judge.compare.facts import GROUPS, UNKNOWN
 from cnnbench.judge.compare.rows import LEFT_OUT, name_parts, packing_flags
-from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement, kind_of
+from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
 from cnnbench.records.codec import encode
-from cnnbench.records.run import BENCHMARKS, RunRecord
+from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.modes import DEFAULT
 from cnnbench.variable_mgr.packing import Packing
 
@@ -64,13 +64,11 @@ class Configuration:
     @classmethod
     def of(cls, measurement: Measurement) -> Configuration:
         """Returns the configuration that a measurement belongs to."""
-        kind = kind_of(measurement)
+        kind = measurement.kind
         # A flag that is missing in an imported record is unknown: it may have any value, not only
         # the default.
         usual = {} if IMPORTED in measurement.config else _default_flags(kind)
         changed = changed_flags(measurement.config, usual)
-        if kind in BENCHMARKS:
-            changed |= benchmark_flags(measurement.environment)
         # If `cnnbench ab` chose the number of timed steps from the noise, processes with different
         # numbers may belong to the same configuration.
         if ab_place(measurement).get("chose_steps"):
@@ -131,11 +129,7 @@ def _make(
 def configuration_name(configuration: Configuration, distinguishing: Iterable[str] = ()) -> str:
     """Returns a short name of a configuration, with the flags in `distinguishing` as NAME=VALUE."""
     flags = configuration.flags
-    if configuration.kind in BENCHMARKS:
-        parts = [str(flags.get("benchmark"))]
-        parts += [str(value) for name, value in flags.items() if name.startswith("parameter_")]
-        parts.append(f"from {flags.get(IMPORTED)}")
-    elif configuration.kind == RUN:
+    if configuration.kind == RUN:
         parts = _name_parts(flags)
     else:
         parts = name_parts(configuration.kind, flags)

@@ -5,11 +5,10 @@ prevents a verdict, and which of them change together (--allow_different).
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cnnbench.flags import FLAGS, RunPart, names_of_flags, specs_of
 from cnnbench.flags.groups.runtime import RuntimeParams
@@ -166,32 +165,6 @@ PATTERNS = {
 }
 """Rules for properties that `FACTS` lacks, by pattern. The first matching pattern is used."""
 
-_OF_UNKNOWN_PROCESSORS = ("hostname", "logical_cpus")
-"""Properties that identify benchmarks only if their records do not contain the processor."""
-
-_OF_BENCHMARKS = {
-    "benchmark_version": "the code of the benchmark has changed",
-    "python_version": "another version of Python",
-    "python_implementation": "another implementation of Python",
-    "python_compiler": "Python was built by another compiler",
-    "environment_name": "another environment",
-    "requirement_*": "another version of a library",
-    "env_*": "environment variables are part of the environment",
-    "build_*": "another compiler or other flags of the compiler",
-    "context_*": "the program declares that its context affects results",
-    "clock": "CPU time and real time are different values",
-    "garbage_collection": "collections are part of the time",
-    "unit": "values in different units are different values",
-    " ".join(_OF_UNKNOWN_PROCESSORS): "the processor is unknown, so the machine may be another",
-}
-_BENCHMARK_RULES = _rules(_BLOCKS, "not recorded", _OF_BENCHMARKS)
-"""Rules for recorded properties of imported benchmarks, by pattern. The properties are part of the
-configuration of a benchmark, so that values from different environments are never combined.
-"""
-
-_CONTAINER = re.compile("[0-9a-f]{12}")
-"""Host names that Docker gives to containers. They differ from run to run on the same machine."""
-
 REDUCING = names_of_flags(FLAGS, RunPart.ALGORITHM)
 """Flags that select how gradients are reduced (group "all_reduce")."""
 
@@ -240,8 +213,6 @@ _MEMBERS: dict[str, str] = {
     # with them.
     "env_TF_ENABLE_ONEDNN_OPTS": "env_TF_ENABLE_ONEDNN_OPTS conv_gradients",
     "environment_variables": "env_* conv_gradients",
-    # The name of an environment often contains versions of libraries, so it changes with them.
-    "benchmark_environment": "environment_name python_* requirement_* env_* build_* context_*",
 }
 GROUPS = {name: tuple(members.split()) for name, members in _MEMBERS.items()}
 """Groups of properties that change together, by their names in --allow_different."""
@@ -257,25 +228,6 @@ def fact_rule(name: str) -> FactRule:
         return FACTS[name]
     matching = (value for pattern, value in PATTERNS.items() if fnmatchcase(name, pattern))
     return next(matching, _UNLISTED)
-
-
-@lru_cache(maxsize=4096)
-def benchmark_fact_rule(name: str) -> FactRule | None:
-    """Returns the rule for a property that identifies imported benchmarks; None for others."""
-    matching = (rule for pattern, rule in _BENCHMARK_RULES.items() if fnmatchcase(name, pattern))
-    return next(matching, None)
-
-
-def benchmark_flags(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the recorded properties that are part of the configuration of a benchmark."""
-    ignored = {*_OF_UNKNOWN_PROCESSORS} if "cpu_model" in environment else set[str]()
-    if _CONTAINER.fullmatch(str(environment.get("hostname"))):
-        ignored.add("hostname")
-    return {
-        name: value
-        for name, value in environment.items()
-        if benchmark_fact_rule(name) and name not in ignored
-    }
 
 
 def expand_fact_names(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -19,12 +19,11 @@ from cnnbench.judge.compare.rows import OWN
 from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
 from cnnbench.judge.metrics.origin import Origin
 from cnnbench.records.codec import parse_start_time
-from cnnbench.records.run import BENCHMARKS
 
 _Groups: TypeAlias = Sequence[MeasurementGroup]
 _Pairs: TypeAlias = list[tuple[MeasurementGroup, MeasurementGroup]]
 
-_VARIANTS = ("model", "benchmark", "data_name", *names_of_flags(FLAGS, RunPart.WORK))
+_VARIANTS = ("model", "data_name", *names_of_flags(FLAGS, RunPart.WORK))
 """Flags that must be equal before two runs are matched as variants. For reductions, see `OWN`."""
 
 _MAX_DIFFERING = 5
@@ -135,7 +134,7 @@ def _pair_nearest(left: _Groups, right: _Groups) -> _Pairs:
 def _variant_key(group: MeasurementGroup) -> str:
     """The values of the flags that distinguish variants of a configuration, as a key."""
     configuration = group.configuration
-    names = _VARIANTS if configuration.kind in (RUN, *BENCHMARKS) else OWN
+    names = _VARIANTS if configuration.kind == RUN else OWN
     return json.dumps([configuration.flags.get(name) for name in names])
 
 

@@ -14,7 +14,7 @@ from cnnbench.judge.compare.comparability import MeasurementGroup, share_of_runs
 from cnnbench.judge.compare.disturbance import remeasured_pairs
 from cnnbench.judge.compare.verdicts import ComparedConfiguration
 from cnnbench.judge.metrics.judged import metrics_to_judge
-from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, kind_of
+from cnnbench.judge.metrics.measurement import CONTEXT, KINDS
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
@@ -119,7 +119,7 @@ def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
     }
     for side, runs in sides.items():
         for kind, nouns in KINDS.items():
-            statuses = [run.status for run in runs if kind_of(run) == kind]
+            statuses = [run.status for run in runs if run.kind == kind]
             bad = Counter(status for status in statuses if status != "ok")
             if bad:
                 what = ", ".join(f"{number} {status}" for status, number in bad.items())

@@ -31,7 +31,7 @@ from cnnbench.judge.compare.matching import (
     revision_of,
 )
 from cnnbench.judge.compare.rows import records_to_measurements
-from cnnbench.judge.metrics.measurement import Measurement, fact_text, kind_of, short_commit
+from cnnbench.judge.metrics.measurement import Measurement, fact_text, short_commit
 from cnnbench.judge.metrics.origin import Origin, fill_in_origins, machine_names, origin_titles
 from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
@@ -120,8 +120,7 @@ def _facts(environment: str) -> Mapping[str, str]:
 
 
 def _metric_values(row: Measurement, metrics: Collection[str]) -> dict[str, float]:
-    kind = kind_of(row)
-    values = {name: HISTORY[name].value(row) for name in metrics if kind in HISTORY[name].kinds}
+    values = {name: HISTORY[name].value(row) for name in metrics if row.kind in HISTORY[name].kinds}
     return {n: value for n, value in values.items() if value is not None and math.isfinite(value)}
 
 
@@ -498,8 +497,8 @@ class RevisionOrder:
     order, A or B may have been measured first. `pairs` contains the pairs of all experiments.
 
     `order` maps commits to positions, such as their positions in the history of a repository. A
-    commit that is not in `order` follows the commit before it in the order without `order`: the
-    order of commit dates, as far as they are known, otherwise of the first measurements.
+    commit that is not in `order` follows the commit before it in the order of the first
+    measurements.
     """
 
     def __init__(
@@ -518,8 +517,7 @@ class RevisionOrder:
                 self._heads[base] = head
                 bases.setdefault(head, []).append(base)
         placed = _bases_first(dict.fromkeys(map(revision_of, entries)), bases)
-        for places in (_places_by_date(entries), order or {}):
-            placed = sort_by_optional_place(placed, partial(_place, places))
+        placed = sort_by_optional_place(placed, partial(_place, order or {}))
         self._places = {revision: place for place, revision in enumerate(placed)}
 
     def sort_key(self, entry: HistoryEntry) -> tuple[int, str]:
@@ -550,18 +548,6 @@ class RevisionOrder:
 
 def _place(places: Mapping[str, int], revision: Revision) -> int | None:
     return places.get(revision[1])
-
-
-def _places_by_date(entries: Sequence[HistoryEntry]) -> dict[str, int]:
-    """Maps commits to their positions in the order of their dates. Only records of other programs
-    contain commit dates. Commits with the same date have the same position.
-    """
-    dates: dict[str, datetime] = {}
-    for entry in entries:
-        if entry.subject is not None and entry.subject.committed_at is not None:
-            dates.setdefault(entry.commit, parse_start_time(entry.subject.committed_at))
-    places = {date: place for place, date in enumerate(sorted({*dates.values()}))}
-    return {commit: places[date] for commit, date in dates.items()}
 
 
 def _revision_pairs(pairs: Iterable[Pair]) -> Iterator[tuple[Revision, Revision]]:

@@ -1,17 +1,15 @@
-"""The metrics by which measurements are judged. Registers those of all-reduces and of benchmarks of
-other programs; `cnnbench.records.metrics` contains the metrics of runs.
+"""The metrics by which measurements are judged. Registers those of all-reduces;
+`cnnbench.records.metrics` contains the metrics of runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
-from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any
 
 from cnnbench.judge.metrics.measurement import ALL_REDUCE, BUILD, COPY, PEER, MeasuredReduction
-from cnnbench.records.metric import ALL, FASTER, LESS, METRICS, QUICKER, Metric, register_metric
-from cnnbench.records.run import BENCHMARK_SCORE, BENCHMARKS
+from cnnbench.records.metric import ALL, FASTER, METRICS, QUICKER, Metric, register_metric
 
 ALL.load_own()
 THROUGHPUT, STARTUP, CPU_TIME = (METRICS[name] for name in ("throughput", "startup", "cpu_time"))
@@ -62,20 +60,6 @@ _register_build_time(
 )
 _register_bandwidth("peer_bandwidth", "Bus bandwidth of another library", PEER, followed=False)
 _register_bandwidth("copy_bandwidth", "Bytes that all devices write together", COPY)
-
-for _kind, _unit in BENCHMARKS.items():
-    _about, _rules = f" in {_unit}", QUICKER if _unit == "s" else LESS
-    if _kind == BENCHMARK_SCORE:
-        _about, _rules = " whose larger values are better", {}
-    register_metric(
-        _kind,
-        _unit,
-        about=f"Value of a benchmark of another program{_about}",
-        kinds=(_kind,),
-        judged={_kind: THROUGHPUT.name},
-        gates=True,
-        **_rules,
-    )(partial(lambda kind, record: record.imported.values.get(kind), _kind))
 
 SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
 """The main metrics of runs and all-reduces. Comparisons report their geometric means."""

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from cnnbench.base.text import format_bytes
 from cnnbench.machine.facts import comparable_fact
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.run import BENCHMARKS, ErrorInfo, RunRecord
+from cnnbench.records.run import ErrorInfo, RunRecord
 from cnnbench.records.subject import Subject
 
 RUN = RunRecord.kind
@@ -22,7 +22,6 @@ KINDS = {
     BUILD: ("all-reduce that was only built", "all-reduces that were only built"),
     PEER: ("peer", "peers"),
     COPY: ("memory copy", "memory copies"),
-    **dict.fromkeys(BENCHMARKS, ("benchmark of another program", "benchmarks of other programs")),
 }
 """Kinds of measurements, each with a noun in singular and plural, in order of display. Measurements
 of different kinds are never compared. ALL_REDUCE, BUILD, PEER and COPY are rows of all-reduce
@@ -72,12 +71,6 @@ class MeasuredReduction:
 
 Measurement: TypeAlias = RunRecord | MeasuredReduction
 """A run record, or a row of an all-reduce record."""
-
-
-def kind_of(measured: Measurement) -> str:
-    """Returns the kind of a measurement, which is a key of `KINDS`."""
-    imported = measured.imported if isinstance(measured, RunRecord) else None
-    return measured.kind if imported is None else imported.kind
 
 
 def fact_text(value: Any, name: str = "") -> str:

@@ -181,8 +181,8 @@ class RunGroup:
 
     @property
     def model(self) -> str:
-        """Name of the network or, for imported results, of the benchmark."""
-        return str(self.flag("model") or self.flag("benchmark") or UNKNOWN)
+        """Name of the network, or "unknown"."""
+        return str(self.flag("model") or UNKNOWN)
 
     @property
     def precision(self) -> str:

@@ -108,7 +108,7 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
         about = parse_json_object(described.decode("utf-8", "replace")) or {}
         # The records depend on both files, so the digest that names them includes both.
         path = os.path.join(folder, _METRICS)
-        own = ResultFile(path, metrics, file.options, file.skipped)
+        own = ResultFile(path, metrics, file.labels, file.skipped)
         own.sha256 = hashlib.sha256(metrics + described).hexdigest()
         file = own
     started = str(about.get("run_date") or "")

@@ -49,7 +49,7 @@ def read(file: ResultFile) -> Iterator[RunRecord]:
         elif cells:
             row = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
             # Later rows must not change the records of the rows before them.
-            part = ResultFile(file.path, line.encode(), file.options)
+            part = ResultFile(file.path, line.encode(), file.labels)
             try:
                 yield part.own_run(_run(row), values=_values(row))
             except (KeyError, TypeError, ValueError) as error:

@@ -161,7 +161,9 @@ class RunLog:
         self._unknown: list[Line] = []
         for number, text in lines:
             self._parse_line(number, text)
-        self.file.skip_unknown_lines(self._unknown, self.is_complete)
+        # Unknown lines are of other programs if the results of the run are complete.
+        for number, text in self._unknown:
+            self.file.skip(number, text, is_foreign=self.is_complete)
 
     def _parse_line(self, number: int, text: str) -> None:
         if match := _HEADER.match(text):

@@ -1,4 +1,4 @@
-"""`cnnbench import`: logs of other programs become records that history and compare show."""
+"""`cnnbench import`: logs become records that history and compare show."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import re
 import shutil
 
 import pytest
-from imports import GOLDEN, HOROVOD, IMPORTS, TRAINING, edited
+from imports import GOLDEN, TRAINING, edited
 
 from cnnbench.records.files import ensure_writable
 from cnnbench.records.load import load_records
-
-EXPORTED = '{"results": [{"command": "sleep", "times": [0.5, 0.6], "exit_codes": [0, 0]}]}'
-"""As hyperfine exports it."""
 
 
 def into(folder):
@@ -62,7 +59,7 @@ def test_lines_of_libraries_are_ignored_if_the_run_is_complete(
     imported, call, tmp_path, transcript
 ):
     (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "other.log").write_text(LIBRARIES + HOROVOD)
+    (tmp_path / "more" / "other.log").write_text(LIBRARIES + TRAINING.replace("706", "707"))
     records, err = imported(LIBRARIES + TRAINING, tmp_path / "more")
     assert [one.imported.skipped_lines for one in records] == [(), ()]
     # One notice for all files.
@@ -87,15 +84,6 @@ def test_a_report_of_imported_runs_has_only_tables_with_content(imported, call, 
     assert "How to reproduce it" not in text
     assert "| configuration |\n" not in text
     assert "| run.log |" in text
-
-
-@pytest.mark.parametrize("path", sorted(IMPORTS.glob("*.json")), ids=lambda path: path.stem)
-def test_a_report_of_benchmarks_names_no_value_that_is_absent(call, tmp_path, path):
-    call("import", path, into(tmp_path / "r"), code=None)
-    if path.stem != "hyperfine_failed":  # It has no record.
-        text = call("report", tmp_path / "r", "--format=markdown").out
-        assert "None" not in text
-        assert not re.search(r"^\|[-: |]+\|\n(?!\|)", text, re.MULTILINE)
 
 
 def test_importing_twice_changes_nothing(imported, call, tmp_path, transcript):
@@ -140,24 +128,6 @@ def test_other_files_are_named(call, tmp_path, transcript):
     transcript("left out", err)
 
 
-def test_benchmarks_are_followed_compared_and_reported(call, tmp_path, transcript):
-    times = [0.0200, 0.0201, 0.0202, 0.0203, 0.0204]
-    for side, factor in (("base", 1), ("new", 2)):
-        result = {"command": "prog", "times": [factor * one for one in times]}
-        (tmp_path / f"{side}.json").write_text(json.dumps({"results": [result]}, indent=1))
-        call("import", tmp_path / f"{side}.json", f"--label=commit={side}", into(tmp_path / side))
-    out = call("compare", tmp_path / "base", tmp_path / "new", code=1).out
-    transcript("longer", out.splitlines()[0])
-    out = call("history", tmp_path / "base", "--metric=benchmark_seconds").out
-    assert "prog, from hyperfine on unknown machine" in out
-    err = call("history", tmp_path / "base", code=2).err
-    assert "--metric=benchmark_seconds" in err
-    call("report", tmp_path / "base", "--format=markdown", f"--output={tmp_path}/r.md")
-    text = (tmp_path / "r.md").read_text()
-    assert "# Speed of prog\n" in text
-    assert "| prog, from hyperfine | 0.02020 s | 0.02000 s | 0.02040 s | 5 |" in text
-
-
 @pytest.fixture
 def sides(call, tmp_path):
     """Folders of imported records: 5 runs each, those of b slower."""
@@ -199,12 +169,14 @@ def test_a_history_and_a_report_show_imported_and_new_records(sides, call, runs)
     assert "from tf_cnn_benchmarks" in (folder / "r.md").read_text()
 
 
-BROKEN = {  # as JSON, as a value, as a record, and as a line
+LOGGED = """\
+{"name": "current_examples_per_sec", "value": 5.0, "global_step": 1, "timestamp": "2024-01-02"}
+"""
+BROKEN = {  # as a file, as a value, as a record, and as a line
     "cut.json": '{"results": [',
-    "digits.json": EXPORTED.replace("0.5", "1" + 400 * "0"),
+    "digits.log": LOGGED.replace("5.0", "1" + 400 * "0"),
     "batch.txt": TRAINING.replace("8 per device", f"{'9' * 25} per device"),
-    "date.log": '{"name": "current_examples_per_sec", "value": 5.0, "global_step": 1, '
-    '"timestamp": "yesterday"}\n',
+    "date.log": LOGGED.replace("2024-01-02", "yesterday"),
 }
 
 

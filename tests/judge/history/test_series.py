@@ -8,7 +8,6 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.judge.history import METRICS, HistoryEntry, Selection, all_series
 from cnnbench.records.run import ModelInfo
-from cnnbench.records.subject import Subject
 
 
 def test_runs_of_a_commit_are_a_point_with_a_spread(by_commit, series_of):
@@ -258,15 +257,3 @@ def test_all_points_of_the_newest_revision_are_marked(by_commit, series_of):
     found = series_of(records)
     assert [[point.newest for point in one.points] for one in found] == [[False, True]] * 2
     assert [[point.name for point in one.points] for one in found] == [["a", "b"]] * 2
-
-
-def test_dates_of_commits_are_their_order(by_commit, series_of):
-    def record(name, day):
-        committed = None if day is None else f"2026-01-{day:02}T00:00:00+00:00"
-        subject = Subject(repository="nets", revision=name, committed_at=committed)
-        return by_commit(1.0, subject=subject)
-
-    days = {"c": 9, "a": 3, "x": None, "b": 5}
-    (series,) = series_of([record(*one) for one in days.items()])
-    assert [point.name for point in series.points] == ["a", "x", "b", "c"]
-    assert [point.newest for point in series.points] == [False, False, False, True]

@@ -78,10 +78,6 @@ def test_metrics_of_other_measurements():
         "build": (False, False, "quicker", METRICS["startup"].threshold),
         "peer_bandwidth": (False, False, "faster", None),
         "copy_bandwidth": (False, True, "faster", None),
-        "benchmark_seconds": (True, True, "quicker", None),
-        "benchmark_bytes": (True, True, "less", None),
-        "benchmark_number": (True, True, "less", None),
-        "benchmark_score": (True, True, "better", None),
     }
 
 
@@ -106,7 +102,6 @@ def test_values_of_rows_of_reductions(reductions):
         (("memory",), ("allreduce",), ()),
         ((), ("run",), ()),
         (("throughput",), (), ()),
-        (("throughput",), ("benchmark_seconds",), ("benchmark_seconds",)),
     ],
 )
 def test_metrics_that_are_judged(names, kinds, judged):

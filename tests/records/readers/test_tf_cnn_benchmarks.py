@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from imports import GOLDEN, HOROVOD, TRAINING, edited, read
+from imports import GOLDEN, TRAINING, edited, read
 
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.readers import read_results
@@ -203,15 +203,9 @@ def interleaved(text, head_once=False, block=1):
     return "".join(head + [line for part in blocks for line in part * 2])
 
 
-@pytest.mark.parametrize(
-    ("text", "of"),
-    [
-        *[(TRAINING, of) for of in ({}, {"head_once": True}, {"block": 3}, {"block": 15})],
-        *[(HOROVOD, of) for of in ({}, {"block": 3})],
-    ],
-)
-def test_output_of_several_processes_without_tags_is_refused(tmp_path, text, of):
-    records, (reason,) = read(tmp_path, interleaved(text, **of))
+@pytest.mark.parametrize("of", [{}, {"head_once": True}, {"block": 3}, {"block": 15}])
+def test_output_of_several_processes_without_tags_is_refused(tmp_path, of):
+    records, (reason,) = read(tmp_path, interleaved(TRAINING, **of))
     assert records == ()
     assert "mpirun --tag-output" in reason
 

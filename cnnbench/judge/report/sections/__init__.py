@@ -35,7 +35,6 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "scaling": ("Scaling", scaling.scaling_section),
     "allreduce": ("All-reduce", all_reduce.all_reduce_section),
     "throughput": ("Throughput", quantities.throughput),
-    "benchmarks": ("Benchmarks of other programs", runs.benchmarks_section),
     "mfu": ("Use of the hardware", quantities.mfu),
     "roofline": ("Where the time of a step goes", roofline.roofline_section),
     "timeline": ("One step in time", steps.timeline_section),

@@ -19,8 +19,8 @@ from cnnbench.base.document import (
     numeric_cell,
     prepend_docstring,
 )
-from cnnbench.base.stats import group_by, median
-from cnnbench.base.text import capitalized, count_text, first_lines, integer, number
+from cnnbench.base.stats import group_by
+from cnnbench.base.text import capitalized, first_lines, integer, number
 from cnnbench.judge.metrics.measurement import fact_text
 from cnnbench.judge.metrics.origin import machine_name
 from cnnbench.judge.report.results import (
@@ -33,9 +33,8 @@ from cnnbench.judge.report.results import (
 from cnnbench.judge.report.sections.strategies import titled_strategies
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import parse_start_time
-from cnnbench.records.metric import ALL, HISTORY
 from cnnbench.records.metrics.figures import throughput
-from cnnbench.records.run import BENCHMARKS, RunRecord
+from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, subject_of_record
 
 _MOST_NAMED = 3
@@ -65,7 +64,7 @@ def speed_answer(results: ReportSubject) -> Answer | None:
     if not measured and not results.configured and results.allreduces:
         return None
     if not measured:
-        return _benchmarks_answer(results, hint)
+        return Answer("Speed", "No speed was measured", "", ("No process has timed steps",))
     if len(measured) == 1:
         ((name, speed, certainty, _),) = measured
         return Answer(f"Speed of {name}", speed, "", (capitalized(certainty), hint))
@@ -74,28 +73,6 @@ def speed_answer(results: ReportSubject) -> Answer | None:
     lines = [f"{name}: {speed}, {certainty}" for name, speed, certainty, _ in measured]
     shown = first_lines(lines, _MOST_NAMED, "and {} more, under Throughput")
     return Answer(f"Speed of {len(measured)} configurations", ends, "", (*shown, hint))
-
-
-def _benchmarks_answer(results: ReportSubject, hint: str) -> Answer:
-    """Returns the answer of a report without speeds: the medians of the imported benchmarks of
-    other programs, or that nothing was measured.
-    """
-    medians = []
-    for group in results.configured:
-        kind = group.configuration.kind
-        values = group.process_values(kind) if kind in BENCHMARKS else None
-        if values is not None and values.values:
-            processes = count_text(values.values, "process", "processes")
-            medians.append((group.name, HISTORY[kind].value_text(values.median), processes))
-    if not medians:
-        return Answer("Speed", "No speed was measured", "", ("No process has timed steps",))
-    if len(medians) == 1:
-        ((name, value, processes),) = medians
-        return Answer(f"Median of {name}", value, "", (processes, hint))
-    lines = [f"{name}: median {value}, {processes}" for name, value, processes in medians]
-    title = "Benchmarks of other programs"
-    shown = first_lines(lines, _MOST_NAMED, f"and {{}} more, under {title}")
-    return Answer(title, f"{len(lines)} benchmarks", "", (*shown, hint))
 
 
 def failures_section(results: ReportSubject) -> Iterable[Content]:
@@ -132,27 +109,6 @@ def omitted_section(results: ReportSubject) -> Iterable[Content]:
         }
         for group in listed
     )
-
-
-def benchmarks_section(results: ReportSubject) -> Iterable[Content]:
-    """Yields a table of imported benchmarks of other programs: medians and ranges."""
-    rows: list[Row] = []
-    for group in results.configured:
-        if group.configuration.kind not in BENCHMARKS:
-            continue
-        metric = ALL[group.configuration.kind]
-        values = [v for run in group.successful if (v := metric.value(run)) is not None]
-        if values:
-            row: Row = {
-                "benchmark": group.name,
-                "median": metric.value_text(median(values)),
-                "least": metric.value_text(min(values)),
-                "most": metric.value_text(max(values)),
-                "processes": numeric_cell(len(values)),
-                "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
-            }
-            rows.append(row)
-    yield make_table(rows)
 
 
 _MOST_EARLIER = 2000

@@ -29,8 +29,7 @@ class MLPerfLog(Observer):
 
     Args:
       write: writes a line.
-      config: the flags in the record. Flags with other values than the defaults are logged, so
-        that `cnnbench import` never combines runs with different flags.
+      config: the flags in the record. Flags with other values than the defaults are logged.
     """
 
     def __init__(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from pages import report_of, rows, section
 from studies import strategies, tuning
@@ -12,7 +10,6 @@ from cnnbench.base.document import Paragraph, Table
 from cnnbench.judge.report import build, gather
 from cnnbench.judge.report.sections import runs as sections
 from cnnbench.records.load import Loaded, SkippedFile
-from cnnbench.records.run import Imported
 from cnnbench.records.subject import Subject
 
 
@@ -173,32 +170,3 @@ def test_one_speed_is_that_of_its_configuration(full_runs):
     assert "lenet" in answer.name
     assert answer.text.startswith("101.0 ")
     assert len(answer.details) == 2
-
-
-@pytest.mark.parametrize(("count", "listed"), [(1, 1), (3, 3), (4, 4)])
-def test_benchmarks_of_other_programs_have_a_row_each(full_runs, count, listed):
-    def run(value, name):
-        made = Imported(
-            program="x",
-            kind="benchmark_seconds",
-            file="a.json",
-            sha256="0" * 64,
-            part=1,
-            values={"benchmark_seconds": value},
-        )
-        parts = {"step_seconds": (), "losses": (), "imported": made}
-        return full_runs(100, flags={"benchmark": name}, **parts)
-
-    made = [run(0.5 + 0.1 * at, f"b{number}") for number in range(count) for at in range(3)]
-    report = report_of(*made)
-    found = rows(report, "benchmarks")
-    assert len(found) == listed
-    first = found[0]
-    assert [first[name].split()[0] for name in ("median", "least", "most")] == [
-        *("0.6000", "0.5000", "0.7000")
-    ]
-    assert first["processes"] == "3"
-    answer = report.answers[0]
-    assert len(answer.details) == {1: 2, 3: 4, 4: 5}[count]
-    failed = dataclasses.replace(made[0], status="interrupted")
-    assert rows(report_of(failed, *made[1:]), "benchmarks")[0]["processes"] == "2"
