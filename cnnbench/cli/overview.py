@@ -38,7 +38,7 @@ _FLAGS = {
     "--batch_size=N": "images per step and device",
     "--num_gpus=N": "devices, including logical CPU devices",
     "--device=auto|cpu|gpu": "auto: GPUs if there are any, otherwise the CPU",
-    "--precision=FORMAT": "fp32, fp16, bf16 or int8",
+    "--precision=FORMAT": "fp32, fp16 or bf16",
     "--num_batches=N": "steps to time, after --num_warmup_batches=N",
     "--forward_only": "inference instead of training",
     "--data_dir=DIR": "data set; if not given, synthetic images",

@@ -108,8 +108,7 @@ class NumericsPlan:
     """The number formats and the optimizer of a run.
 
     Attributes:
-      dtype: compute dtype, such as "bfloat16"; with 8-bit convolutions, of all other operations.
-      in_8_bits: whether convolutions compute in 8-bit integers.
+      dtype: compute dtype, such as "bfloat16".
       loss_scale: factor of the loss in the first step; 1 except for fp16.
       scale_doubles_after: number of steps with finite gradients after which an automatic loss scale
         doubles; None if the scale is constant.
@@ -118,7 +117,6 @@ class NumericsPlan:
     """
 
     dtype: str
-    in_8_bits: bool
     loss_scale: float
     scale_doubles_after: int | None
     frozen: bool
@@ -127,7 +125,7 @@ class NumericsPlan:
     @property
     def activation_bytes(self) -> int:
         """Bytes of a value that a layer returns, in estimates of memory."""
-        return 4 if self.dtype == "float32" and not self.in_8_bits else 2
+        return 4 if self.dtype == "float32" else 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ refuses.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 
 from cnnbench.base import plugins
@@ -26,7 +25,6 @@ from cnnbench.flags.groups import (
     strategies,
     variable_update,
 )
-from cnnbench.machine.cpu import ONEDNN, Host, processor_facts
 from cnnbench.models.elements import elements_of_role
 from cnnbench.models.model import Model
 from cnnbench.plan.run_plan import RunPlan
@@ -125,9 +123,6 @@ def unused_flag_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[s
 _LARGEST_GRAPH = 2**31 - 2**26
 """Bytes of weights in a graph: the limit of protocol buffers, minus space for the operations."""
 
-# CPUs without VNNI or AMX instructions add 8-bit products in 16-bit numbers, which overflow.
-_INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
-
 _MIXING = names_of_flags(FLAGS, RunPart.MIXING)
 
 
@@ -184,23 +179,8 @@ def _class_mismatch(p: RunPlan) -> str:
 
 def _frozen_bytes(p: RunPlan) -> int:
     """Bytes of all weights in a frozen graph, which contains one copy of them per device."""
-    bytes_per_weight = {"fp32": 4, "int8": 5}.get(p.params.precision, 2)
+    bytes_per_weight = 4 if p.params.precision == "fp32" else 2
     return bytes_per_weight * p.network.spec.parameters * len(p.place.job.own_towers)
-
-
-def _int8_fault(p: RunPlan) -> str:
-    """Returns why this model or machine cannot run 8-bit convolutions, or "" if they can."""
-    if p.params.precision != "int8":
-        return ""
-    if not any(len(variable.shape) == 4 for variable in p.network.spec.variables):
-        return f"{p.network.model.name} has no convolution to run in 8 bits"
-    if p.network.model.keras_layers is not None:
-        return "Keras models run in fp32, bf16 and fp16"
-    instructions = processor_facts(Host()).get("cpu_isa")
-    if not isinstance(instructions, list) or not set(instructions) & set(_INT8_INSTRUCTIONS):
-        return f"this CPU has none of {', '.join(_INT8_INSTRUCTIONS)}; use bf16 or fp32"
-    without = os.environ.get(ONEDNN) == "0"
-    return f"its kernels are oneDNN's; unset {ONEDNN}" if without else ""
 
 
 def _sharding_fault(p: RunPlan) -> str:
@@ -333,7 +313,6 @@ RULES_OF_NETWORK: tuple[FlagRule[RunPlan], ...] = (
             "2 GiB; use fewer devices or a 16-bit --precision"
         ),
     ),
-    refuse("precision", always, _int8_fault),
     refuse(
         "auto_shard_policy",
         lambda p: (

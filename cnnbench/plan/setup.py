@@ -39,7 +39,7 @@ from cnnbench.variable_mgr.packing import AggregationSpec
 
 DEFAULT_FP16_LOSS_SCALE = 128.0
 
-_COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "float32"}
+_COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Compute dtype by --precision."""
 
 
@@ -49,7 +49,6 @@ def resolve_numerics(flags: Params, work: WorkKind) -> NumericsPlan:
     automatic = scaled and work.trains and flags.fp16_enable_auto_loss_scale
     return NumericsPlan(
         dtype=_COMPUTE_DTYPES[flags.precision],
-        in_8_bits=flags.precision == "int8",
         loss_scale=(flags.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE) if scaled else 1.0,
         scale_doubles_after=flags.fp16_inc_loss_scale_every_n if automatic else None,
         frozen=flags.forward_only and flags.freeze_when_forward_only,

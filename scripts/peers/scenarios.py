@@ -319,7 +319,6 @@ def _forward(options: Options) -> Subjects:
     yield trained(options, "cnnbench", *flags, require_ratio("ancestor", 1.15))
     yield trained(options, "cnnbench", *flags, in_bf16, dtype="bf16")
     yield trained(options, "frozen", *frozen, require_ratio("cnnbench", 1.0))
-    yield trained(options, "frozen", *frozen, require_ratio("frozen", 1.6), dtype="int8")
     yield ancestor(options, *flags)
 
 

@@ -41,7 +41,6 @@ SHORT = {
     "PIECEWISE": "'--piecewise_learning_rate_schedule=1;3;.1'",
     "COSINE": "--learning_rate_schedule=cosine",
     "DURING": "--eval_during_training_every_n_steps=5",
-    "INT8": "--precision=int8 --forward_only --freeze_when_forward_only",
     "WORKERS": "--worker_hosts=a:1,b:1",
     "ME": "--job_name=worker --worker_hosts=a:1,b:1",
     "ALL_REDUCE": "--variable_update=distributed_all_reduce",
@@ -62,7 +61,6 @@ SHORT = {
     "RINGS": "--variable_update=replicated --all_reduce_spec=collective",
     "MAKE": "make-imagenet images out",
     "FROZEN": "--model=trivial --forward_only --freeze_when_forward_only",
-    "CPU8": "--device=cpu --precision=int8",
     "NO_WARMUP": "--num_warmup_batches=0",
     "DETECTOR": f"--plugin={NETWORKS} --model=detector",
     "ORACLE": f"--plugin={NETWORKS} --model=oracle",
@@ -242,9 +240,6 @@ run --mixup_alpha=-1 | --mixup_alpha
 # Runs that cannot be frozen or computed in integers
 run FROZEN --train_dir=d | --freeze_when_forward_only
 run FROZEN --model=vgg16 --num_gpus=4 | --freeze_when_forward_only
-run CPU8 FROZEN | --precision
-run CPU8 --model=lenet --freeze_when_forward_only | --precision
-run CPU8 --model=lenet --forward_only | --precision
 # Sizes
 run --model=trivial --warmup=auto --num_warmup_batches=40 \
     --max_warmup_batches=30 | --max_warmup_batches
@@ -260,10 +255,6 @@ run TINY --weight_decay=1e300 | --weight_decay
 run --precision=fp16 --fp16_loss_scale=1e-39 | --fp16_loss_scale
 run --precision=bf16 --use_fp16 | --use_fp16
 run --precision=fp16 --nouse_fp16 | --use_fp16
-run INT8 --device=gpu | --device
-run INT8 --data_format=NCHW | --data_format
-run INT8 --xla | --xla
-run INT8 --xla_compile | --xla_compile
 run --conv_gradients=fastest --device=gpu | --device
 run --conv_gradients=fastest --xla | --xla
 run --conv_gradients=fastest --data_format=NCHW | --data_format
@@ -610,7 +601,6 @@ roofline lenet --eval | --eval
 roofline lenet --plot=a.txt | --plot
 roofline lenet --warmup=auto | --warmup
 roofline lenet --worker_hosts=a:1,b:2 | --worker_hosts
-roofline lenet CPU8 --forward_only --freeze_when_forward_only | --precision
 
 strategies TWO_CPUS --modes=horovod | --modes
 strategies TWO_CPUS --modes=replicatd | --modes

@@ -132,10 +132,6 @@ def test_what_runs(flags, running):
     assert (None if found is None else str(found)) == running
 
 
-INT8 = {"precision": "int8", "device": "cpu", "forward_only": True}
-FROZEN = {**INT8, "freeze_when_forward_only": True}
-
-
 def refused_flag(**flags):
     """The flag that is refused; None if none is."""
     try:
@@ -143,27 +139,6 @@ def refused_flag(**flags):
     except FlagError as error:
         return error.flag
     return None
-
-
-@pytest.mark.parametrize(
-    ("instructions", "onednn", "flag"),
-    [
-        (["avx2", "avx512_vnni"], None, None),
-        (["avx512_vnni"], "1", None),
-        (["avx512_vnni"], "0", "precision"),
-        (["avx2", "fma"], None, "precision"),
-        ([], None, "precision"),
-        (None, None, "precision"),
-    ],
-)
-def test_integers_need_instructions_and_kernels(instructions, onednn, flag, monkeypatch):
-    monkeypatch.setattr(rules, "processor_facts", lambda host: {"cpu_isa": instructions})
-    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
-    if onednn is not None:
-        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)
-    assert refused_flag(model="lenet", **FROZEN) == flag
-    assert refused_flag(model="trivial", **FROZEN) == "precision"  # it has no convolutions
-    assert refused_flag(model="trivial", **{**FROZEN, "precision": "fp32"}) is None
 
 
 def test_each_worker_needs_a_file_where_files_are_divided(tmp_path):

@@ -95,7 +95,7 @@ def test_towers_of_a_training_exchange_gradients(flags, exchanges, reduces):
 
 
 FP32: dict[str, Any] = {
-    **{"dtype": "float32", "in_8_bits": False, "loss_scale": 1.0, "scale_doubles_after": None},
+    **{"dtype": "float32", "loss_scale": 1.0, "scale_doubles_after": None},
     **{"frozen": False, "optimizer_spec": OPTIMIZERS["sgd"]},
 }
 FP16 = {"precision": "fp16"}
@@ -118,7 +118,6 @@ FROZEN = {"forward_only": True, "freeze_when_forward_only": True}
         ({"freeze_when_forward_only": True}, {}, 4),
         ({"forward_only": True}, {}, 4),
         (FROZEN, {"frozen": True}, 4),
-        ({**FROZEN, "precision": "int8"}, {"in_8_bits": True, "frozen": True}, 2),
     ],
 )
 def test_number_formats(flags, expected, activation_bytes):

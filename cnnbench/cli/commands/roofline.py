@@ -150,12 +150,6 @@ def _check_and_prepare(values: Mapping[str, Any]) -> Params:
             raise FlagError(
                 name, flags[name], "is not supported by roofline, which profiles one process"
             )
-    if flags.get("precision") == "int8":
-        raise FlagError(
-            "precision",
-            "int8",
-            "is not supported by roofline, which measures rates in fp32, fp16 and bf16",
-        )
     if flags.get("warmup") == "auto":
         raise FlagError(
             "warmup",

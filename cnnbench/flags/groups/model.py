@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from cnnbench.base.rules import (
     FlagRule,
-    HasFlags,
     Severity,
     always,
     no_effect,
@@ -87,9 +86,8 @@ class ModelParams:
         "fp32",
         "Number format of activations and gradients. Batch norm, softmax and loss are always "
         "computed in fp32. Variables and optimizer slots are stored in fp32, except with "
-        "--fp16_vars. int8 is for --forward_only with --freeze_when_forward_only on a CPU: "
-        "convolutions compute in 8-bit integers, other layers in fp32.",
-        choices=("fp32", "fp16", "bf16", "int8"),
+        "--fp16_vars.",
+        choices=("fp32", "fp16", "bf16"),
         lower=True,
         part=RunPart.STEP_WORK,
     )
@@ -142,21 +140,17 @@ def refuse_fp16_conflict(precision: str, use_fp16: bool) -> None:
         raise FlagError("use_fp16", use_fp16, reason)
 
 
-def _cpu_nhwc_only(flag: str, value: str) -> FlagRule[HasFlags]:
-    """Makes a rule that refuses GPUs, NCHW and XLA with one value of a flag."""
-    return FlagRule(
+CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
+    FlagRule(
         ("device", "data_format", *_XLA),
         lambda p, name: (
-            getattr(p.params, flag) == value and getattr(p.params, name) in ("gpu", "NCHW", True)
+            p.params.conv_gradients == "fastest"
+            and getattr(p.params, name) in ("gpu", "NCHW", True)
         ),
         Severity.REFUSAL,
-        f"cannot be used with --{flag}={value}, which supports only NHWC on CPUs, without XLA",
-    )
-
-
-CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
-    _cpu_nhwc_only("precision", "int8"),
-    _cpu_nhwc_only("conv_gradients", "fastest"),
+        "cannot be used with --conv_gradients=fastest, which supports only NHWC on CPUs, without "
+        "XLA",
+    ),
     refuse(
         _XLA,
         lambda p: p.params.recompute == "blocks",
@@ -169,11 +163,6 @@ RULES: tuple[FlagRule[RunFacts], ...] = (
         "use_fp16",
         always,
         lambda p: refuse_fp16_conflict(p.params.precision, p.params.use_fp16),
-    ),
-    refuse(
-        "precision",
-        lambda p: p.params.precision == "int8" and not p.numerics.frozen,
-        "needs --forward_only and --freeze_when_forward_only, which make the weights constant",
     ),
     refuse("fp16_vars", lambda p: p.params.precision != "fp16", "needs --precision=fp16"),
     refuse(

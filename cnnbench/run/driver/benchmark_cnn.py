@@ -463,9 +463,6 @@ def _check_devices(run: RunContext, devices: Devices) -> None:
             f"for {plan.network.model.name}, --stop_at_top_1_accuracy means {target.metric}, "
             f"as in tf_cnn_benchmarks; --stop_at={target} has the same effect"
         )
-    if devices.kind == "gpu" and plan.numerics.in_8_bits:
-        reason = "TensorFlow sees a GPU, and --precision=int8 supports only CPUs; use --device=cpu"
-        raise FlagError("device", plan.params.device, reason)
     folder = plan.params.train_dir
     if folder is not None and plan.work is not WorkKind.INPUT and devices.job.is_chief:
         # Imported late, because this module loads TensorFlow.

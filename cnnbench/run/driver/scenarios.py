@@ -370,8 +370,6 @@ def _time_input(run: RunContext, work: ForwardWork) -> None:
 def _measure_peak(run: RunContext, devices: Devices) -> None:
     """Measures the peak FLOP rate of the whole job, unless --peak_flops or a table contains it."""
     plan, job = run.plan, devices.job
-    if plan.numerics.in_8_bits and plan.params.peak_flops is None:
-        return  # TensorFlow has no 8-bit matrix product to measure.
     dtype, given = plan.numerics.dtype, plan.params.peak_flops
     peak = peak_flops(devices.kind, job.own_tower_devices, dtype, given)
     if peak is None:

@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from cnnbench.base.job import is_cpu
-from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE, TowerBatch
-from cnnbench.data.synthetic import draw_synthetic_rows
+from cnnbench.data.dataset import OTHER_LABEL, OWN_SHARE
 from cnnbench.errors import UsageError
 from cnnbench.models.elements import elements_of_role
 from cnnbench.models.graph import GraphNetwork, Reader, StateUpdate
-from cnnbench.models.int8 import Calibration, Int8Network, record_value_ranges
 from cnnbench.models.model import plugin_location_prefix
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan import RunPlan, WorkKind
@@ -24,19 +22,6 @@ from cnnbench.run.step.batch_norm import moments_over_towers
 from cnnbench.run.step.loss_scale import Factor
 from cnnbench.variable_mgr.gradients import Gradient
 from cnnbench.variable_mgr.workers import WorkerGroup
-
-_CALIBRATION_EXAMPLES = 8
-"""Number of examples that determine the ranges of 8-bit integers."""
-
-
-def calibration_examples(plan: RunPlan) -> Any:
-    """Creates synthetic inputs of a model, which determine the ranges of its 8-bit integers."""
-    rows = tf.range(_CALIBRATION_EXAMPLES)
-    preprocess = plan.network.preprocess(training=False)
-    drawn = draw_synthetic_rows(rows, plan.params.tf_random_seed, plan.network.examples, preprocess)
-    elements = plan.network.spec.elements
-    values = {element.name: drawn[element.name] for element in elements}
-    return TowerBatch.from_values(elements, values).features
 
 
 class TowerResult(NamedTuple):
@@ -62,8 +47,6 @@ class Tower:
     Args:
       workers: the workers of the job, if each worker builds its own step; otherwise None.
       synchronises: whether batch norm synchronises with the towers of the step and of `workers`.
-      examples: inputs of the model that determine the ranges of 8-bit integers (see
-        `cnnbench.models.int8`); None if all layers compute in the plan's dtype.
     """
 
     def __init__(
@@ -73,7 +56,6 @@ class Tower:
         workers: WorkerGroup | None,
         *,
         synchronises: bool,
-        examples: Any,
     ) -> None:
         self._plan = plan
         self._model = plan.network.model
@@ -83,11 +65,9 @@ class Tower:
         self._device = device
         self._workers = workers
         self._synchronises = synchronises
-        self._examples = examples
         kind = "cpu" if is_cpu(device) else "gpu"
         self._data_format = convolutions.resolve_data_format(plan.params.data_format, kind)
         self._conv_gradients = convolutions.resolve_conv_gradients(plan, kind)
-        self.calibration: Calibration | None = None
         self.undeclared_variable_locations: tuple[str, ...] = ()
 
     def __call__(
@@ -146,16 +126,8 @@ class Tower:
 
     def _make_network(self, read: Reader, seed: tf.Tensor) -> GraphNetwork:
         passes, classes = self._plan.params.gradient_accumulation_steps, self._spec.num_classes
-        make: Callable[..., GraphNetwork] = GraphNetwork
-        if self._examples is not None:
-            # Tracing an 8-bit network needs the ranges of its values, so they are measured now,
-            # eagerly.
-            with tf.init_scope(), tf.device(self._device):
-                examples = self._examples
-                self.calibration = record_value_ranges(self._model, classes, examples, read)
-            make = partial(Int8Network, calibration=self.calibration)
         synchronise = partial(moments_over_towers, workers=self._workers, merged={})
-        return make(
+        return GraphNetwork(
             self._model,
             classes,
             read,

@@ -37,7 +37,7 @@ from cnnbench.run.step.loss_scale import (
     inverse_scale,
 )
 from cnnbench.run.step.optimizer import Optimizer
-from cnnbench.run.step.tower import Tower, TowerResult, calibration_examples
+from cnnbench.run.step.tower import Tower, TowerResult
 from cnnbench.run.step.tower_copier import TowerCopier
 from cnnbench.run.step.tracing import TracedFunction, build_loop, select_nest
 from cnnbench.run.step.update import Updater, group_dependencies
@@ -153,13 +153,14 @@ class TrainStep:
         self._devices = manager.get_devices()
         several = manager.num_towers > 1
         self._synchronises = plan.params.bn_stats == "sync" and several and optimizer is not None
-        examples = calibration_examples(plan) if numerics.in_8_bits else None
-        options: dict[str, Any] = {"synchronises": self._synchronises, "examples": examples}
         self.loss_scale = LossScale(numerics.loss_scale)
         if numerics.scale_doubles_after is not None:
             every = numerics.scale_doubles_after
             self.loss_scale = AutoLossScale(numerics.loss_scale, every, host)
-        self._towers = [Tower(plan, device, manager.workers, **options) for device in self._devices]
+        self._towers = [
+            Tower(plan, device, manager.workers, synchronises=self._synchronises)
+            for device in self._devices
+        ]
         self._updates_counter = counter
         self._rate_tensors: dict[tuple[float, ...], tf.Tensor] = {}
         if self._counts_steps:
@@ -205,9 +206,6 @@ class TrainStep:
         if where := ", ".join(self._towers[0].undeclared_variable_locations):
             reason = "the tf.Variable created here is not trained; use net.variable instead"
             self.warnings["untrained"] = f"{where}: {reason}"
-        if (calibration := self._towers[0].calibration) is not None:
-            share = f"{calibration.in_8_bits} of {calibration.convolutions} convolutions"
-            self.notices.append(f"{share} compute in 8-bit integers, all other layers in fp32")
         self._execution: TracedFunction | None = None
         if steps > 1:
             rates, batches = tf.TensorSpec([steps], tf.float32), signature * (steps * passes)

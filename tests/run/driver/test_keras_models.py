@@ -311,10 +311,6 @@ def test_other_models_are_refused_in_one_line(name, module):
     ("flags", "text"),
     [
         ({"data_format": "NCHW"}, "--data_format=NCHW: --model=plain has only NHWC layers"),
-        (
-            {"precision": "int8", "forward_only": True, "freeze_when_forward_only": True},
-            "--precision=int8: Keras models run in fp32, bf16 and fp16",
-        ),
         ({"model": "keras:no.keras"}, "--model=keras:no.keras: there is no such file"),
         ({"model": "keras:VGG17"}, "--model=keras:VGG17: unknown; did you mean keras:VGG1"),
     ],

@@ -92,17 +92,12 @@ def test_the_peak_is_that_of_the_whole_job(kind, flags, factor, asked):
     assert len(devices) >= flags.get("num_gpus", 1)
 
 
-INT8 = {"precision": "int8", "forward_only": True, "freeze_when_forward_only": True}
-
-
 @pytest.mark.parametrize(
     ("flags", "lost", "asks"),
     [
         ({}, [], True),
         ({}, ["worker:1"], False),
         ({**TOGETHER, "task_index": 1}, [], False),  # which the chief does
-        (INT8, [], False),
-        ({**INT8, "peak_flops": 1e12}, [], True),
     ],
 )
 def test_the_peak_is_left_out_where_nothing_can_measure_it(flags, lost, asks, asked):
