@@ -26,7 +26,8 @@ set, the file fake.json of the working directory, such as a worktree, is taken. 
   busy: other programs use that many CPUs.
   by_threads: a list of more of these keys, by --num_intra_threads; records then have the batch size
     of the flags.
-  capacity, kind: the largest batch size that does not fail, and the type of that error.
+  capacity, kind: the largest batch size that does not fail, and the type of that error. Where the
+    message is of memory, --find_batch_size halves the batch size until it fits.
   pause, cut: seconds in the middle of the record, and bytes that it lacks in the end.
   cpu, cpu_scatter: CPU seconds of a step, and how far they lie apart [0.002].
 """
@@ -162,9 +163,15 @@ def record_of(say, name, flags, values):
     document["environment"].update(folder=os.getcwd(), **say.get("facts", {}))
     document["model"].update(say.get("model", {}))
     document["measured"].update(say.get("measured", {}))
-    batch = int(values.get("batch_size", 0))
+    batch = asked = int(values.get("batch_size", 0))
+    if "find_batch_size" in values and "memory" in say.get("message", ""):
+        while 1 < batch > say["capacity"]:
+            batch //= 2
+        document["config"].update(batch_size=batch, find_batch_size=False)
     if "by_threads" in say:
         document["batch"] = {"per_device": batch, "global": batch}
+        if batch < asked:
+            document["batch"]["requested_per_device"] = asked
     if name in say.get("fail", ()) or batch > say.get("capacity", batch):
         if say.get("crash"):
             print("segmentation violation", file=sys.stderr)

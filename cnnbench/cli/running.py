@@ -21,7 +21,7 @@ from cnnbench.base.terminal import (
     silence_warnings,
 )
 from cnnbench.base.text import format_duration
-from cnnbench.errors import BenchmarkError, ExitCode, FlagError, OutOfMemoryError
+from cnnbench.errors import BenchmarkError, ExitCode, OutOfMemoryError
 from cnnbench.flags import ONLY_CHECK, SPECS, ParsedArgs, nondefault_identity
 from cnnbench.machine.checks import parse_silenced
 from cnnbench.plan import (
@@ -29,9 +29,9 @@ from cnnbench.plan import (
     check_flags,
     facts_to_agree_on,
     join_job,
-    make_plan,
     plan_before_plugins,
     resolve,
+    without_batch_size_search,
 )
 from cnnbench.records.checkpoints import write_training_status
 from cnnbench.records.files import remember_output_state, report_failed_writes
@@ -183,7 +183,7 @@ def _fork_attempt(
 
     Each attempt has half the batch of the previous attempt, rounded down if the batch must be even.
     """
-    args, plan = _without_search(args)
+    args, plan = without_batch_size_search(args)
     requested, unit = plan.length.batch_per_device, plan.input.training.required_batch_multiple
     measurements.requested_batch, measurements.smallest_batch = requested, unit
     fork()
@@ -197,26 +197,6 @@ def _fork_attempt(
     messages.notice(f"--batch_size={before} does not fit into memory: trying {batch}")
     whole = {"global_batch_size": 0} if "global_batch_size" in args.given else {}
     return args.including({"batch_size": batch, **whole})
-
-
-def _without_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
-    """Removes --find_batch_size from the flags of a run. Also returns the plan without the flag.
-
-    Raises FlagError for flags that cannot be combined with --find_batch_size.
-    """
-    plan = make_plan(args := args.including({_FIND: False}))
-    for flag, is_wrong in {
-        "eval": plan.params.eval,
-        "input_only": plan.params.input_only,
-        # The batch of the evaluation may not fit, and the search does not change it.
-        "eval_batch_size": plan.params.eval_batch_size > 0,
-        # The folder may contain a checkpoint of a run with another batch size.
-        "train_dir": plan.checkpoint_save_folder is not None,
-        "worker_hosts": plan.place.job.in_cluster,
-    }.items():
-        if is_wrong:
-            raise FlagError(_FIND, True, f"cannot be used with --{flag}")
-    return args, plan
 
 
 def _rescue_record(measurements: Measurements, error: BenchmarkError | None) -> None:
@@ -246,7 +226,7 @@ def _describe_plan(args: ParsedArgs, messages: MessageWriter) -> str:
     """Describes a planned run and every given flag with its value. Prints notices."""
     find = args.params.find_batch_size
     if find:
-        args, _ = _without_search(args)
+        args, _ = without_batch_size_search(args)
     plan, lines = check_flags(args), []
     for notice in plan.notices:
         messages.notice(notice)

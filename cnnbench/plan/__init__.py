@@ -12,6 +12,7 @@ from cnnbench.plan.make import (
     parse_run,
     plan_before_plugins,
     resolve,
+    without_batch_size_search,
 )
 from cnnbench.plan.network import model_gradients
 from cnnbench.plan.place import ADDRESSES, OF_A_PROCESS
@@ -39,5 +40,6 @@ __all__ = [
     "plan_before_plugins",
     "resolve",
     "unused_flag_notices",
+    "without_batch_size_search",
     "without_outputs",
 ]

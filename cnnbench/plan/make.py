@@ -22,6 +22,8 @@ from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import resolve_exchange, resolve_numerics
 from cnnbench.variable_mgr import all_reduce, registry
 
+_FIND = "find_batch_size"
+
 
 def parse_run(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> RunPlan:
     """Checks a command line of ``cnnbench run`` and returns its plan, without reading data.
@@ -119,6 +121,26 @@ def resolve(plan: RunPlan) -> RunPlan:
     for part in ("length", "rates", "input"):
         getattr(plan, part)
     return plan
+
+
+def without_batch_size_search(args: ParsedArgs) -> tuple[ParsedArgs, RunPlan]:
+    """Removes --find_batch_size from the flags of a run. Also returns the plan without the flag.
+
+    Raises FlagError for flags that cannot be combined with --find_batch_size.
+    """
+    plan = make_plan(args := args.including({_FIND: False}))
+    for flag, is_wrong in {
+        "eval": plan.params.eval,
+        "input_only": plan.params.input_only,
+        # The batch of the evaluation may not fit, and the search does not change it.
+        "eval_batch_size": plan.params.eval_batch_size > 0,
+        # The folder may contain a checkpoint of a run with another batch size.
+        "train_dir": plan.checkpoint_save_folder is not None,
+        "worker_hosts": plan.place.job.in_cluster,
+    }.items():
+        if is_wrong:
+            raise FlagError(_FIND, True, f"cannot be used with --{flag}")
+    return args, plan
 
 
 def _check_and_plan(given: Params, params: Params, names: JobFlagNames) -> RunPlan:

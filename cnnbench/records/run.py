@@ -512,7 +512,6 @@ class SweepPlace:
       key: hash of the configuration, 12 hexadecimal digits.
       repeat: number of the repeat, from 1.
       seed: seed of the order of the runs.
-      requested_batch_size: requested batch size if the largest possible was searched, else absent.
       command: argv of the sweep; absent in earlier records.
     """
 
@@ -521,7 +520,6 @@ class SweepPlace:
     key: str
     repeat: int
     seed: int
-    requested_batch_size: int | None = field(default=None, metadata=ABSENT)
     command: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
 
 

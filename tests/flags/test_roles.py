@@ -44,7 +44,6 @@ REPEATED = {
     "public fields of VariableMgrSpec": ("ps_strategy", "variable_caching"),
     "a public field of VariableSpec": ("weight_decay",),
     "a public field of ScheduledSteps": ("warmup",),
-    "a key of suites": ("num_batches",),
 }
 """Fields outside of cnnbench.flags with the name of a flag, and why they keep this name.
 

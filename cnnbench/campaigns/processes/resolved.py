@@ -20,7 +20,6 @@ from cnnbench.run.driver import preflight
 from cnnbench.run.driver.estimates import (
     RunComputation,
     available_memory,
-    batch_size_limits,
     computes_on_cpu,
     estimate_job_memory,
     estimate_memory,
@@ -43,9 +42,6 @@ class ResolvedRun:
       notices: lines that the command would print about its flags.
       identity: parameters that distinguish the run from other runs.
       batch_size, global_batch: images per step on one device and on all devices; 0 for all-reduces.
-      batch_limits: largest batch per device that should fit into memory, and smallest batch that a
-        run refuses; None if unknown.
-      batch_unit: number of which the batch per device must be a multiple.
       needed_bytes: estimated memory of all processes together or, on GPUs, of each GPU; 0 for
         all-reduces.
       asynchronous: whether every worker updates the variables independently.
@@ -61,8 +57,6 @@ class ResolvedRun:
     notices: tuple[str, ...] = ()
     identity: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int = 0
-    batch_limits: tuple[int, int] | None = None
-    batch_unit: int = 1
     global_batch: int = 0
     needed_bytes: int = 0
     asynchronous: bool = False
@@ -92,8 +86,6 @@ def resolve_plan(plan: RunPlan) -> ResolvedRun:
         notices=plan.notices,
         identity=plan.identity,
         batch_size=plan.length.batch_per_device,
-        batch_limits=batch_size_limits(plan),
-        batch_unit=plan.input.training.required_batch_multiple,
         global_batch=plan.length.global_batch,
         needed_bytes=estimate_job_memory(plan),
         asynchronous=plan.place.asynchronous,

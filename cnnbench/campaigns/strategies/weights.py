@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from cnnbench.base.lazy_numpy import np
 from cnnbench.campaigns.processes import ResultsFolder
-from cnnbench.campaigns.sweep.run import NOT_IN_TRIALS
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags import FLAGS, RunPart, names_of_flags
+from cnnbench.flags import ACCEPTED, FLAGS, RunPart, names_of_flags
 from cnnbench.records.checkpoints import find_latest_checkpoint
 from cnnbench.run.runtime.native_log import without_info_lines
 
@@ -106,7 +105,7 @@ def compare_and_remove(
 
 
 _NOT_FOR_WEIGHTS = (
-    *NOT_IN_TRIALS,
+    *names_of_flags(ACCEPTED.values(), RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS),
     *names_of_flags(FLAGS, RunPart.LEARNING_RATE),
     *names_of_flags(FLAGS, RunPart.PROFILE),
 )

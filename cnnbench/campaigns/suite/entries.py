@@ -205,15 +205,6 @@ def _read_bounds(node: YamlNode, what: str) -> dict[str, Limits]:
     return bounds
 
 
-def _read_search(node: YamlNode, what: str) -> BatchSizeSearch | None:
-    if node.kind != "mapping":
-        return BatchSizeSearch() if _read_boolean(node, what) else None
-    search = BatchSizeSearch(**_read_fields(BatchSizeSearch, node, what))
-    if search.limit < search.multiple_of:
-        raise node.error(f"{what}: limit {search.limit} is below multiple_of {search.multiple_of}")
-    return search
-
-
 def _read_launch(node: YamlNode, what: str) -> JobLayout:
     return _vary_layout(JobLayout(), _read_mapping(node, what, LAUNCH), node, what)
 
@@ -234,19 +225,6 @@ def _key_field(read: Reader, default: Any = None, name: str = "") -> Any:
     differs from the name of the field.
     """
     return field(default=default, metadata={"read": read, "name": name})
-
-
-@dataclass(frozen=True)
-class BatchSizeSearch:
-    """Settings for searching the largest batch size per device, up to `limit`.
-
-    The search only tries multiples of `multiple_of`. Each trial runs `num_batches` steps after one
-    warm-up step.
-    """
-
-    limit: int = _key_field(_number_reader(2**31 - 1), 65536)
-    multiple_of: int = _key_field(_number_reader(2**31 - 1), 1)
-    num_batches: int = _key_field(_number_reader(2**31 - 1), 10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +249,6 @@ class EntrySettings:
     timeout: float = _key_field(_seconds, DEFAULT_TIMEOUT)
     launch: JobLayout | None = _key_field(_read_launch)  # noqa: RUF009
     bounds: Mapping[str, Limits] = _key_field(_read_bounds)
-    search: BatchSizeSearch | None = _key_field(_read_search, name="max_batch_search")  # noqa: RUF009
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,21 +284,12 @@ class Suite:
     )
     entries: tuple[SuiteEntry, ...] = _key_field(partial(_read_list, least=1))
 
-    def with_settings(
-        self, repeats: int | None, timeout: float | None, search: BatchSizeSearch | None
-    ) -> Suite:
+    def with_settings(self, repeats: int | None, timeout: float | None) -> Suite:
         """Returns a copy of the suite with these settings in all entries. A setting that is None
         remains unchanged.
-
-        `search` only applies to runs that have no search.
         """
         entries = (
-            replace(
-                entry,
-                repeats=repeats or entry.repeats,
-                timeout=timeout or entry.timeout,
-                search=entry.search or (search if entry.command == "run" else None),
-            )
+            replace(entry, repeats=repeats or entry.repeats, timeout=timeout or entry.timeout)
             for entry in self.entries
         )
         return replace(self, entries=tuple(entries))
@@ -351,8 +319,8 @@ def _read_entry(defaults: Mapping[str, Any], node: YamlNode) -> SuiteEntry:
         raise node.error('an entry needs the key "name"')
     base = dict(defaults)
     if values.get("command", base.get("command", "run")) != base.get("command", "run"):
-        # Flags, bounds and searches are specific to a command: another command has no defaults.
-        for name in ("flags", "bounds", "search", "launch"):
+        # Flags and bounds are specific to a command: another command has no defaults.
+        for name in ("flags", "bounds", "launch"):
             base.pop(name, None)
     for name in ("flags", "bounds"):
         # Flags and bounds are merged by name: if an entry omits a name, the default is used.

@@ -12,7 +12,6 @@ AUTOMATIC_COUNTS = "{processes} of {configurations}, {repeats} of each (repeats:
 UNKNOWN_DURATION = "{counts}; their duration is known after the first"
 AS_BEFORE = "{counts}: about {duration}, as before"
 FIRST_GUESS = "{counts}: about {duration}, a first guess"
-WITH_SEARCHES = "{text}, and {searches} for batch sizes"
 
 # Bounds and failures.
 

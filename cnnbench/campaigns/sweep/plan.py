@@ -23,6 +23,7 @@ from cnnbench.campaigns.suite.entries import LAUNCH, Suite, SweepCase, expand_en
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import REMOVED, args_from_values, load_named_plugins, parse_flag_texts
 from cnnbench.judge.compare.power import processes_to_decide
+from cnnbench.plan import without_batch_size_search
 from cnnbench.records.subject import Subject
 
 
@@ -115,10 +116,7 @@ def count_configurations(cases: Iterable[SweepCase], command: str) -> int:
 
 
 class SweepItem(NamedTuple):
-    """One process of a configuration in a sweep, or the search for the configuration's batch size.
-
-    Repeats are numbered from 1. Number 0 is the search.
-    """
+    """One process of a configuration in a sweep. Repeats are numbered from 1."""
 
     case: SweepCase
     repeat: int
@@ -126,31 +124,15 @@ class SweepItem(NamedTuple):
     @property
     def label(self) -> str:
         """Name of the process in progress lines, such as "resnet50 num_gpus=2 #3"."""
-        if self.repeat == 0:
-            return f"{self.case.name}: largest batch"
         if self.case.repeats == 1:
             return self.case.name
         return f"{self.case.name} #{self.repeat}"
 
-    @property
-    def duration_key(self) -> tuple[str, bool]:
-        """Key that is equal for processes with about the same duration: the case, and whether the
-        process searches for a batch size.
-        """
-        return self.case.key, self.repeat == 0
-
 
 def ordered_items(cases: Sequence[SweepCase], seed: int) -> tuple[SweepItem, ...]:
-    """The processes of a sweep in order: searches for batch sizes, then rounds of all cases.
-
-    The seed shuffles each round.
-    """
+    """The processes of a sweep in order: rounds of all cases. The seed shuffles each round."""
     most = max((case.repeats for case in cases), default=0)
-
-    def is_due(case: SweepCase, repeat: int) -> bool:
-        return repeat <= case.repeats if repeat else case.entry.search is not None
-
-    order = make_rounds(cases, most, seed, is_due).order
+    order = make_rounds(cases, most, seed, lambda case, at: 0 < at <= case.repeats).order
     return tuple(SweepItem(case, repeat) for case, repeat in order)
 
 
@@ -176,26 +158,15 @@ def _resolve_case(
             raise FlagError(name, text, reason)
     own = {name: text for name, text in flags_for_all.items() if name in known}
     flags = {**configuration.flags, **own}
-    only_of_runs = (
-        ("bounds", entry.bounds),
-        ("max_batch_search", entry.search),
-        ("launch", configuration.launch),
-    )
+    only_of_runs = (("bounds", entry.bounds), ("launch", configuration.launch))
     for name, value in only_of_runs if entry.command != "run" else ():
         if value:
             raise entry.node.error(f"{entry.name}: {name} needs command: run")
     resolved = _resolve_flags(configuration, flags)
     notices += [f"{configuration.name}: {notice}" for notice in resolved.notices]
-    search = entry.search
-    if search is not None and resolved.batch_size > search.limit:
-        raise entry.node.error(
-            f"{configuration.name}: limit {search.limit} of max_batch_search is below the batch "
-            f"size with which the search starts, {resolved.batch_size}"
-        )
     parts = {
         "command": entry.command,
         "config": resolved.identity,
-        "search": search and vars(search),
         "environment": environment,
     }
     return replace(configuration, flags=flags, resolved=resolved, key=json_digest(parts))
@@ -209,7 +180,13 @@ def _resolve_flags(configuration: SweepCase, flags: Mapping[str, str]) -> Resolv
         _refuse_flags(values)
         if entry.command == "allreduce":
             return resolve_all_reduce(values)
-        return resolve_run(args_from_values(values), configuration.launch)
+        args = args_from_values(values)
+        if not args.params.find_batch_size or configuration.launch is not None:
+            return resolve_run(args, configuration.launch)
+        args, _ = without_batch_size_search(args)
+        resolved = resolve_run(args)
+        # Its records have other batch sizes than those of the same run without the flag.
+        return replace(resolved, identity={**resolved.identity, "find_batch_size": True})
     except FlagError as error:
         node = configuration.nodes.get(error.flag, entry.node)
         raise node.error(f"{configuration.name}: {error}") from None

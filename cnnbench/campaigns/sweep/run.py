@@ -6,10 +6,9 @@ contain the key of the configuration and the number of the repeat.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -27,17 +26,15 @@ from cnnbench.campaigns.processes import (
     ProcessResult,
     Record,
     ResultsFolder,
-    Rounds,
     blank_record,
     read_record,
     run_process,
 )
-from cnnbench.campaigns.suite.entries import BatchSizeSearch, SweepCase
+from cnnbench.campaigns.suite.entries import SweepCase
 from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import SweepItem, SweepPlan, ordered_items
-from cnnbench.flags import ACCEPTED, FLAGS, RunPart, names_of_flags
 from cnnbench.records.codec import encode
-from cnnbench.records.run import RunRecord, SweepPlace
+from cnnbench.records.run import SweepPlace
 from cnnbench.records.subject import add_subject
 
 _NAME_LENGTH = 120
@@ -65,13 +62,6 @@ def record_file_name(label: str, case_key: str, repeat: int, timestamp: str) -> 
     return f"{label}.{case_key}.r{repeat}.{timestamp}.json"
 
 
-_BATCH = names_of_flags(FLAGS, RunPart.BATCH)
-NOT_IN_TRIALS = names_of_flags(
-    ACCEPTED.values(), RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS
-)
-"""Flags that are replaced or omitted in a process with few steps, such as a trial of a batch size.
-"""
-
 _REDUCING_SECONDS = 20.0
 """Estimated seconds of an all-reduce process: a few sizes and algorithms on two CPU cores."""
 
@@ -86,18 +76,10 @@ class SweepResult(NamedTuple):
     ended: ProcessResult
 
 
-def command_of_item(item: SweepItem, batch_size: int | None = None) -> tuple[str, ...]:
+def command_of_item(item: SweepItem) -> tuple[str, ...]:
     """Command and flags of one process of a sweep, without the flag for its record."""
     entry = item.case.entry
-    flags: dict[str, object] = {**item.case.flags}
-    if item.repeat == 0:
-        assert entry.search is not None
-        flags = {name: text for name, text in flags.items() if name not in NOT_IN_TRIALS}
-        flags |= {"num_batches": entry.search.num_batches, "num_warmup_batches": 1}
-    if batch_size is not None:
-        flags = {name: text for name, text in flags.items() if name not in _BATCH}
-        flags["batch_size"] = batch_size
-    words = flags_to_arguments(flags)
+    words = flags_to_arguments(item.case.flags)
     return (
         run_command_words(item.case.launch, words)
         if entry.command == "run"
@@ -140,10 +122,12 @@ class Sweep:
     def announce_items(self) -> list[SweepItem]:
         """The processes without a successful record. Prints their number and estimated duration."""
         for event in self.store.earlier:
-            if event.get("event") == PROCESS and event.get("repeat"):
-                self.campaign.add_process_seconds((event["key"], False), event["seconds"])
+            if event.get("event") == PROCESS:
+                self.campaign.add_process_seconds(event["key"], event["seconds"])
         items = ordered_items(self.plan.cases, self.seed)
-        todo = [item for item in items if self._earlier_record(item) is None]
+        todo = [
+            item for item in items if not _read_if_ok(self._record_path(item.case, item.repeat))
+        ]
         if len(todo) < len(items):
             of = count_text(items, "run is", "runs are")
             done = len(items) - len(todo)
@@ -152,125 +136,38 @@ class Sweep:
             self.campaign.reporter.notice(duration_text(todo, self.campaign))
         return todo
 
-    def earlier_batch_size(self, case: SweepCase) -> int | None:
-        """The batch size that a search in an earlier session found for a case; None if there is
-        none.
-        """
-        earlier = None if case.entry.search is None else self._earlier_record(SweepItem(case, 0))
-        if isinstance(earlier, RunRecord) and earlier.batch is not None:
-            return earlier.batch.per_device
-        return None
-
-    def _earlier_record(self, item: SweepItem) -> Record | None:
-        """The record of a process that an earlier session ran successfully; None if there is no
-        such record.
-        """
-        repeats = [item.repeat] if item.repeat else range(1, item.case.repeats + 1)
-        records = (_read_if_ok(self._record_path(item.case, repeat)) for repeat in repeats)
-        return next((record for record in records if record), None)
-
     def _sweep_requests(self) -> ProcessRequests[None]:
-        """Yields the processes to run, in order. If the search for a case's batch size fails, skips
-        the case.
-        """
-        cases = {case.key: case for case in self.plan.cases}
-        batches: dict[str, int] = {}
+        """Yields the processes to run, in order."""
         items = ordered_items(self.plan.cases, self.seed)
-        rounds = Rounds([(item.case.key, item.repeat) for item in items])
-        for key, repeat, later_keys in rounds:
-            item = SweepItem(cases[key], repeat)
-            if repeat:
-                target = self._record_path(item.case, repeat)
-                ended = yield from self._run_item(item, batches.get(key), target, later_keys)
-                self.results.append(SweepResult(item, target, ended))
-                continue
-            batch: int | SweepResult | None = self.earlier_batch_size(item.case)
-            # A batch size from an earlier session is kept, even if less memory is free now.
-            if batch is None:
-                batch = yield from self._search_batch_size(item, later_keys)
-            if isinstance(batch, SweepResult):
-                self.results.append(batch)
-                rounds.left_out.add(key)
-            else:
-                batches[key] = batch
-
-    def _search_batch_size(
-        self, item: SweepItem, later_keys: Sequence[Hashable]
-    ) -> ProcessRequests[int | SweepResult]:
-        """Searches for the largest batch size of a case. If no batch size works, returns the failed
-        run.
-        """
-        case, bounds = item.case, item.case.entry.search
-        assert bounds is not None
-        bounds = replace(bounds, multiple_of=math.lcm(bounds.multiple_of, case.resolved.batch_unit))
-        target = self._record_path(case, 1)
-        fitting, refused = case.resolved.batch_limits or (0, None)
-        answers = ("ok", "out_of_memory")
-        search = search_largest_batch(fitting or case.resolved.batch_size, bounds)
-        try:
-            batch = next(search)
-            while True:
-                fits = False
-                # A batch size of `refused` or more is not tried, because a run would refuse it.
-                if refused is None or batch < refused:
-                    later = [item.duration_key, *later_keys]
-                    ended = yield from self._run_item(item, batch, target, later, answers)
-                    if ended.status not in answers:
-                        return SweepResult(SweepItem(case, 1), target, ended)
-                    fits = ended.status == "ok"
-                batch = search.send(fits)
-        except StopIteration as end:
-            images: int = end.value
-        # The smallest batch size is tried again, because more memory may be free now.
-        if not images:
-            images = bounds.multiple_of
-            ended = yield from self._run_item(
-                item, images, target, later_keys, name=f"{target.stem}.smallest"
-            )
-            if ended.status != "ok":
-                return SweepResult(SweepItem(case, 1), target, ended)
-        at_limit = images + bounds.multiple_of > bounds.limit
-        text = f"{images} per device{', the limit of the search' if at_limit else ''}"
-        self.campaign.reporter.notice(f"{item.label}: {text}")
-        return images
+        for place, item in enumerate(items, start=1):
+            target = self._record_path(item.case, item.repeat)
+            later_keys = [later.case.key for later in items[place:]]
+            ended = yield from self._run_item(item, target, later_keys)
+            self.results.append(SweepResult(item, target, ended))
 
     def _run_item(
-        self,
-        item: SweepItem,
-        batch_size: int | None,
-        target: Path,
-        later_keys: Sequence[Hashable],
-        answers: Sequence[str] = ("ok",),
-        name: str = "",
+        self, item: SweepItem, target: Path, later_keys: Sequence[Hashable]
     ) -> ProcessRequests[ProcessResult]:
-        """Runs one process of a sweep. `batch_size` is None for the batch size in the flags.
+        """Runs one process of a sweep. The record is written to `target`.
 
-        The record is written to `target`. For trials of a search, it is only written after a
-        failure. For the other arguments, see `ProcessRequest`.
+        For `later_keys`, see `RequestBatch`.
         """
-        case, trial = item.case, item.repeat == 0
-        log = target.with_suffix(f".batch{batch_size}.log" if trial else ".log")
-        path = log.with_suffix(".json")
-        record = self.store.unfinished_path(path)
-        words = (*command_of_item(item, batch_size), *flags_to_arguments({"result_json": record}))
+        case, log = item.case, target.with_suffix(".log")
+        record = self.store.unfinished_path(target)
+        words = (*command_of_item(item), *flags_to_arguments({"result_json": record}))
         request = ProcessRequest(
-            name=name or log.stem,
-            label=f"{item.label}, {batch_size}" if trial else item.label,
+            name=log.stem,
+            label=item.label,
             command=BenchmarkCommand(
                 words=(*self.program, *words),
                 log=log,
                 record=record,
                 blank=blank_record(case.entry.command, ("cnnbench", *words), case.resolved),
             ),
-            key=item.duration_key,
-            target=None if trial else target,
-            failed=target,
-            answers=answers,
-            place=lambda document, lost: self._add_placement(document, item, path),
-            facts={
-                **{"key": case.key, "case": case.name, "repeat": item.repeat},
-                **({"batch_size": batch_size} if trial else {}),
-            },
+            key=case.key,
+            target=target,
+            place=lambda document, lost: self._add_placement(document, item, target),
+            facts={"key": case.key, "case": case.name, "repeat": item.repeat},
         )
         return run_process(self.store, request, case.entry.timeout, later_keys)
 
@@ -284,7 +181,6 @@ class Sweep:
             key=case.key,
             repeat=item.repeat,
             seed=self.seed,
-            requested_batch_size=case.resolved.batch_size if case.entry.search else None,
             command=tuple(self.command),
         )
         flag = "--result_json="
@@ -312,37 +208,14 @@ def _read_if_ok(path: Path) -> Record | None:
     return record if record is not None and record.status == "ok" else None
 
 
-def search_largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, int]:
-    """Searches for the largest batch size that fits into memory: yields sizes to try, is sent
-    whether each fits, and returns the largest size that fits, or 0.
-
-    It doubles the size from `start` on, then bisects. If a batch size fits, all smaller sizes are
-    assumed to fit.
-    """
-    unit, most = search.multiple_of, search.limit // search.multiple_of
-    good, bad = 0, max(1, min(start // unit, most))
-    while (yield bad * unit):
-        if bad == most:
-            return most * unit
-        good, bad = bad, min(2 * bad, most)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        if (yield middle * unit):
-            good = middle
-        else:
-            bad = middle
-    return good * unit
-
-
 def duration_text(todo: Sequence[SweepItem], campaign: Campaign) -> str:
     """The number of processes of a sweep and their estimated duration, as text.
 
     Estimates are from earlier sweeps in the directory, or from FLOPs.
     """
-    runs = [item for item in todo if item.repeat]
     cases = {item.case.key: item.case for item in todo}
     counted = {
-        "processes": count_text(len(runs), "process", "processes"),
+        "processes": count_text(todo, "process", "processes"),
         "configurations": count_text(len(cases), "configuration", "configurations"),
     }
     counts = phrases.COUNTS.format(**counted)
@@ -350,22 +223,17 @@ def duration_text(todo: Sequence[SweepItem], campaign: Campaign) -> str:
     if automatic:
         repeats = " or ".join(map(str, sorted(automatic)))
         counts = phrases.AUTOMATIC_COUNTS.format(**counted, repeats=repeats)
-    guesses = [_estimated_seconds(item, campaign) for item in runs]
+    guesses = [_estimated_seconds(item, campaign) for item in todo]
     known = [guess for guess in guesses if guess is not None]
-    if len(known) < len(runs) or not runs:
+    if len(known) < len(todo) or not todo:
         return phrases.UNKNOWN_DURATION.format(counts=counts)
-    as_before = all(campaign.mean_process_seconds(item.duration_key) for item in runs)
+    as_before = all(campaign.mean_process_seconds(item.case.key) for item in todo)
     template = phrases.AS_BEFORE if as_before else phrases.FIRST_GUESS
-    text = template.format(counts=counts, duration=format_duration(sum(known)))
-    searches = len(todo) - len(runs)
-    if not searches:
-        return text
-    counted_searches = count_text(searches, "search", "searches")
-    return phrases.WITH_SEARCHES.format(text=text, searches=counted_searches)
+    return template.format(counts=counts, duration=format_duration(sum(known)))
 
 
 def _estimated_seconds(item: SweepItem, campaign: Campaign) -> float | None:
-    known = campaign.mean_process_seconds(item.duration_key)
+    known = campaign.mean_process_seconds(item.case.key)
     if known is not None:
         return known
     work = item.case.resolved.work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base.document import Answer, Paragraph, Row, Table, make_table, numeric_cell
@@ -12,7 +12,13 @@ from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ValuesByProcess, median
 from cnnbench.base.tables import natural_key
 from cnnbench.base.text import count_text, first_lines, number, percent
-from cnnbench.campaigns.processes import ResultsFolder, bus_bandwidth, read_record, store_answer
+from cnnbench.campaigns.processes import (
+    Record,
+    ResultsFolder,
+    bus_bandwidth,
+    read_record,
+    store_answer,
+)
 from cnnbench.campaigns.suite.entries import Limits, SweepCase
 from cnnbench.campaigns.sweep import phrases
 from cnnbench.campaigns.sweep.plan import count_configurations
@@ -45,7 +51,7 @@ class SummaryRow:
     Attributes:
       throughputs, bandwidths: for each successful process, images/sec, or bytes/sec of the fastest
         all-reduce.
-      batch_size: batch size per device; None if unknown or mixed.
+      batch_size: batch size per device; None if unknown.
       problems: label, message and log of each failed process.
       verdicts: HELD, VIOLATED or UNKNOWN for each bound, and a text.
       reported: name of the configuration in compare and report; "" for all-reduces.
@@ -67,27 +73,46 @@ class SummaryRow:
 def summary_rows(
     cases: Sequence[SweepCase], results: Iterable[SweepResult]
 ) -> tuple[SummaryRow, ...]:
-    """Makes a row for each configuration of a sweep that has results. Sorts the rows by name."""
+    """Makes a row for each configuration of a sweep that has results, and for each batch size that
+    --find_batch_size has found. Sorts the rows by name.
+    """
     by_key: dict[str, list[SweepResult]] = {case.key: [] for case in cases}
     for result in results:
         by_key[result.item.case.key].append(result)
-    good = {
-        case.key: [read_record(run.path) for run in by_key[case.key] if run.ended.status == "ok"]
-        for case in cases
-    }
+    parts = [
+        (case, *part) for case in cases for part in _split_by_batch_size(case, by_key[case.key])
+    ]
     configurations = {
-        key: Configuration.of(record)
-        for key, records in good.items()
+        name: Configuration.of(record)
+        for _, name, _, records in parts
         for record in [record for record in records if isinstance(record, RunRecord)][:1]
     }
     titles = unique_names(configurations.values())
-    reported = {key: titles[value.key] for key, value in configurations.items()}
-    rows = [
-        _summary_row(case, by_key[case.key], good[case.key], reported.get(case.key, ""))
-        for case in cases
-        if by_key[case.key]
-    ]
+    reported = {name: titles[value.key] for name, value in configurations.items()}
+    rows = [_summary_row(*part, reported.get(part[1], "")) for part in parts]
     return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
+
+
+def _split_by_batch_size(
+    case: SweepCase, results: Sequence[SweepResult]
+) -> Iterator[tuple[str, list[SweepResult], list[Record | None]]]:
+    """Yields the rows of a configuration: name, failed processes, and the records of the others.
+
+    There are several rows if --find_batch_size has found different batch sizes. Then processes
+    without a batch size have a row of their own.
+    """
+    bad = [result for result in results if result.ended.status != "ok"]
+    good = [read_record(result.path) for result in results if result.ended.status == "ok"]
+    by_size: dict[int | None, list[Record | None]] = {None: []}
+    for record in good:
+        batch = record.batch if isinstance(record, RunRecord) else None
+        by_size.setdefault(None if batch is None else batch.per_device, []).append(record)
+    if len(by_size) > 2:
+        good = by_size.pop(None)
+        for size, records in by_size.items():
+            yield f"{case.name} batch_size={size}", [], records
+    if good or bad:
+        yield case.name, bad, good
 
 
 def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
@@ -208,24 +233,24 @@ def detection_advice(
 
 def _summary_row(
     case: SweepCase,
-    results: Sequence[SweepResult],
-    good: Sequence[RunRecord | AllReduceRecord | None],
+    name: str,
+    bad: Sequence[SweepResult],
+    good: Sequence[Record | None],
     reported: str,
 ) -> SummaryRow:
-    """Makes the summary of one configuration of a sweep from its results.
+    """Makes one row of the summary of a configuration: `name` is the name of the row.
 
-    `good` contains the records of successful runs; None if unreadable.
+    `bad` contains failed processes, and `good` the records of the others; None if unreadable.
     """
     records = [record for record in good if isinstance(record, RunRecord)]
     rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
-    bad = [result for result in results if result.ended.status != "ok"]
     lost = good.count(None)
-    sizes = {record.batch.per_device for record in records if record.batch is not None}
+    sizes = (record.batch.per_device for record in records if record.batch is not None)
     return SummaryRow(
-        name=case.name,
+        name=name,
         throughputs=ValuesByProcess(tuple(s for s in throughputs(records) if s is not None)),
         bandwidths=ValuesByProcess(tuple(rate for rate in rates if rate is not None)),
-        batch_size=sizes.pop() if len(sizes) == 1 else None,
+        batch_size=next(sizes, None),
         ok=len(good) - lost,
         failed=len(bad) + lost,
         problems=tuple(

@@ -415,7 +415,6 @@ def _settings_of_entry(entry: SuiteEntry, given_flags: Settings) -> tuple[Settin
         "command: allreduce": entry.command != "run",
         "launch": entry.launch is not None,
         "bounds": bool(entry.bounds),
-        "max_batch_search": entry.search is not None,
     }
     for key, reason in not_here.items():
         if reason:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from cnnbench.campaigns.processes import (
     flag_specs_of,
     own_command_prefix,
 )
-from cnnbench.campaigns.suite.entries import BatchSizeSearch, Suite, SweepCase, parse_suite
+from cnnbench.campaigns.suite.entries import Suite, parse_suite
 from cnnbench.campaigns.suite.nodes import find_suite, load_yaml_file, shipped_suites
 from cnnbench.campaigns.sweep.plan import SweepItem, ordered_items, plan_sweep
 from cnnbench.campaigns.sweep.run import SWEEP, Sweep, command_of_item, duration_text
@@ -86,9 +86,6 @@ class SweepFlags(CampaignFlags):
         "Time limit of each process, in seconds. If not given, the time limit in the suite.",
         above=0,
     )
-    max_batch_search: bool = flag(
-        False, "Find the largest batch size that fits into memory, in every configuration."
-    )
     list: bool = flag(False, "List the configurations and run nothing.")
     dry_run: bool = flag(
         False,
@@ -118,9 +115,8 @@ def main(argv: Sequence[str]) -> int:
         several = f"one suite, not {len(arguments)}" if arguments else "a suite"
         raise UsageError(f"sweep takes {several}: {', '.join(shipped_suites())}, or a YAML file")
     facts = environment.collect()
-    search = BatchSizeSearch() if options.max_batch_search else None
     suite = parse_suite(load_yaml_file(find_suite(arguments[0])))
-    suite = suite.with_settings(options.repeats, options.timeout, search)
+    suite = suite.with_settings(options.repeats, options.timeout)
     plan = plan_sweep(suite, facts, for_all, options.filter, repository.measured_code(for_all))
     reporter = ChildProcessReporter(sys.stderr)
     for notice in plan.notices:
@@ -133,17 +129,15 @@ def main(argv: Sequence[str]) -> int:
         )
     is_resumed = options.resume and not options.list and Path(options.results).is_dir()
     if is_resumed or not (options.list or options.dry_run):
-        plans = {}  # A resumed sweep may have more configurations and repeats.
-        for case in plan.cases:
-            trials = case.entry.search and vars(case.entry.search)
-            plans[case.name] = configuration_identity(case.resolved, search=trials)
+        # A resumed sweep may have more configurations and repeats.
+        plans = {case.name: configuration_identity(case.resolved) for case in plan.cases}
         policy = {"name": "rounds", "suite": plan.suite}
         with options.open_campaign(SWEEP, plans, policy, reporter, facts) as opened:
             program, command = own_command_prefix(), ("cnnbench", "sweep", *argv)
             sweep = Sweep(plan, *opened, program, command)
             if not options.dry_run:
                 return _run_sweep(sweep, options, argv)
-            blocks = list(_command_blocks(sweep.announce_items(), sweep.earlier_batch_size))
+            blocks = list(_command_blocks(sweep.announce_items()))
     else:
         items = ordered_items(plan.cases, options.resolve_seed(SWEEP, options.results, plan.suite))
         reporter.notice(duration_text(items, Campaign(reporter, facts)))
@@ -166,14 +160,11 @@ def _cpu_command(
     return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *flags_to_arguments(flags)])
 
 
-def _command_blocks(
-    items: Sequence[SweepItem], known_batch: Callable[[SweepCase], int | None] = lambda case: None
-) -> Iterator[Content]:
+def _command_blocks(items: Sequence[SweepItem]) -> Iterator[Content]:
     for number, item in enumerate(items, start=1):
         limit = exact_number(item.case.entry.timeout)
         yield Paragraph(f"# {number} {item.label}, at most {limit} s", whole=True)
-        # The command cannot contain a batch size that a search has not found yet.
-        words = (*own_command_prefix(), *command_of_item(item, known_batch(item.case)))
+        words = (*own_command_prefix(), *command_of_item(item))
         yield Paragraph(shlex.join(words), whole=True)
 
 

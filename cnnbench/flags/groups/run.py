@@ -181,7 +181,7 @@ class RunParams:
         False,
         "If memory runs out, try again in a new process with half the batch size, until the batch "
         "fits. The record contains the requested batch size and the batch size that was used. "
-        "Works only in cnnbench run with a single process.",
+        "Works only in cnnbench run and in suites, with a single process.",
         # Repetitions may differ in this flag, because the record contains the batch size that was
         # used.
         affects=Affects.NOTHING,
@@ -344,8 +344,9 @@ CONFLICTS: tuple[FlagRule[RunFacts], ...] = (
     refuse(
         "find_batch_size",
         is_set("find_batch_size"),
-        "works only in cnnbench run without --repeats, as a command on Linux; otherwise, find the "
-        "batch size with cnnbench run --find_batch_size, and give it as --batch_size",
+        "works only in cnnbench run without --repeats, as a command on Linux, and in a suite "
+        "without launch; otherwise, find the batch size with cnnbench run --find_batch_size, and "
+        "give it as --batch_size",
     ),
     refuse_both("num_batches", "num_epochs"),
     refuse_with("max_seconds", "num_epochs", ", which needs all steps of its epochs"),

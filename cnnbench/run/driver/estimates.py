@@ -72,20 +72,6 @@ class MemoryEstimate(NamedTuple):
         return max(0, (memory - self.fixed) // max(1, self.per_image))
 
 
-def batch_size_limits(plan: RunPlan) -> tuple[int, int] | None:
-    """Returns two batch sizes per device: the largest that should fit, and the smallest that is
-    refused.
-
-    None on GPUs, and if the size of the main memory is unknown.
-    """
-    memory = read_memory_capacity() if computes_on_cpu(plan) else None
-    if memory is None:
-        return None
-    needed = estimate_memory(plan, "cpu")
-    fitting = needed.largest_batch(round(_NEAR * memory.available))
-    return fitting, needed.largest_batch(round(_CERTAIN * memory.total)) + 1
-
-
 def available_memory(plan: RunPlan, device_kind: str) -> MemoryCapacity | None:
     """Returns the machine's memory if `device_kind` is "cpu", one GPU's memory if it is "gpu".
 

@@ -33,8 +33,6 @@ def test_the_suites_shown_are_what_the_lists_shown_say(write):
 def test_every_key_and_metric_is_there():
     for name in (*keys.declared_keys(keys.Suite), *keys.declared_keys(keys.SuiteEntry)):
         assert f"| `{name}`" in TEXT
-    for name in keys.declared_keys(keys.BatchSizeSearch):
-        assert re.search(rf"`{name}`|{name}: ", TEXT), name
     for name in shipped_suites():
         assert f"| `{name}` |" in TEXT
 
@@ -43,10 +41,6 @@ def test_defaults_are_those_of_the_schema():
     starred = re.findall(r"^\| `(\w+)` \*", TEXT, re.MULTILINE)
     assert sorted(starred) == sorted(keys.declared_keys(keys.EntrySettings))
     assert f"one process in seconds ({keys.DEFAULT_TIMEOUT:g})" in TEXT
-    search = keys.BatchSizeSearch()
-    assert f"`limit` ({search.limit})" in TEXT
-    assert f"`multiple_of` ({search.multiple_of})" in TEXT
-    assert f"({search.num_batches}) steps" in TEXT
 
 
 def test_the_error_shown_is_the_one_that_comes(write):

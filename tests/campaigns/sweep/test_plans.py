@@ -111,12 +111,10 @@ entries:
   - {name: a, command: allreduce, flags: {sizes: [4K, 1M], num_gpus: [2, 4]}}
   - {name: b, flags: {num_epochs: 2}}
 """
-    for_all = ["--device=cpu", "--batch_size=3"]
-    found = dict(runs(text, "--repeats=1", "--max_batch_search", "--", *for_all))
-    few = ["--num_batches=10", "--num_warmup_batches=1"]
+    for_all = ["--device=cpu", "--batch_size=3", "--find_batch_size=true"]
+    found = dict(runs(text, "--repeats=1", "--", *for_all))
     # A flag for all goes to those that know it, and only runs have a batch.
     assert found == {
-        "b: largest batch": ["run", *for_all, *few],
         "a": ["allreduce", "--sizes=4K,1M", "--num_gpus=2,4", "--device=cpu"],
         "b": ["run", "--num_epochs=2", *for_all],
     }
@@ -235,8 +233,6 @@ def test_how_long_it_takes_is_told(sweep, limits):
         r"7 processes of 1 configuration, 7 of each \(repeats: auto\): about 55 s, a first guess"
     )
     assert re.fullmatch(f"cnnbench: {guess}\n", sweep(text, "--list").err)
-    searching = sweep(text, "--list", "--max_batch_search").err
-    assert re.fullmatch(f"cnnbench: {guess}, and 1 search for batch sizes\n", searching)
     on_gpu = sweep(text.replace("cpu", "gpu"), "--list").err
     assert on_gpu.endswith("; their duration is known after the first\n")
 
@@ -244,7 +240,7 @@ def test_how_long_it_takes_is_told(sweep, limits):
 MANY = """
 entries:
   - {name: a, repeats: 3, matrix: {num_gpus: [1, 2, 3, 4, 5, 6]}}
-  - {name: b, repeats: 1, flags: {model: lenet}, max_batch_search: true}
+  - {name: b, repeats: 1, flags: {model: lenet}}
 """
 
 
@@ -254,9 +250,7 @@ def test_rounds_are_not_mixed_and_the_seed_decides(runs):
     )
     assert first == again != other
     assert len(set(first)) == len(first)
-    search, *labels = first
-    assert search == "b: largest batch"
-    rounds = [labels[:7], labels[7:13], labels[13:]]
+    rounds = [first[:7], first[7:13], first[13:]]
     assert rounds[0].count("b") == 1
     rounds[0].remove("b")
     for number, names in enumerate(rounds, start=1):
@@ -343,8 +337,6 @@ OF_ENTRIES = [
     "bounds: {mfu: {}}",
     "bounds: {mfu: {mim: 1}}",
     "bounds: {mfu: {min: 12345678, max: 0.5}}",
-    "max_batch_search: 7",
-    "max_batch_search: {limit: 4, multiple_of: 8}",
     "launch: {workers: 0}",
     "launch: {worker: 2}",
     "launch: {workers: 200, ps: 200}",
@@ -365,9 +357,7 @@ OF_ENTRIES = [
     "matrix: {x: [1]}\n   exclude: [{x: 1}]",
     "matrix: {x: [1]}\n   include: [{x: 1}]",
     "matrix: {" + ", ".join(f"x{i}: [1, 2, 3, 4]" for i in range(7)) + "}",
-    "max_batch_search: {limit: 16}",
     "command: allreduce\n   bounds: {mfu: {min: 1}}",
-    "command: allreduce\n   max_batch_search: true",
     "command: allreduce\n   launch: {workers: 2}",
     "command: allreduce\n   matrix: {workers: [2]}",
 ]
@@ -386,6 +376,9 @@ OF_FLAGS = [
     "data_dir: /nowhere/at/all",
     "data_dir: ${CNNBENCH_NONE}",
     "worker_hosts: a:1\n   launch: {workers: 2}",
+    "find_batch_size: true\n   launch: {workers: 2}",
+    "find_batch_size: true\n     eval_batch_size: 2",
+    "find_batch_size: true\n   command: allreduce",
     "batch_size: 3\n   command: allreduce",
     "sizes: 4Q\n   command: allreduce",
     "model: nonesuch\n   command: allreduce",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.campaigns.launch import JobLayout
-from cnnbench.campaigns.suite.entries import LAUNCH, BatchSizeSearch, expand_entry
+from cnnbench.campaigns.suite.entries import LAUNCH, expand_entry
 
 
 def test_defaults_are_merged_into_entries(suite):
@@ -23,7 +23,6 @@ def test_defaults_are_merged_into_entries(suite):
           repeats: 3
           timeout: 90
           bounds: {throughput: {min: 5}, mfu: {min: 0.1}}
-          max_batch_search: true
         entries:
           - name: a
           - name: b
@@ -31,7 +30,6 @@ def test_defaults_are_merged_into_entries(suite):
             repeats: auto
             timeout: 1.5
             bounds: {throughput: {max: 9}}
-            max_batch_search: false
           - {name: c, command: allreduce, flags: {sizes: 4K}}
         """
     )
@@ -43,9 +41,9 @@ def test_defaults_are_merged_into_entries(suite):
         {"model": "lenet", "num_gpus": "4"},
         {"sizes": "4K"},  # what is said of one command means nothing to another
     ]
-    assert (a.repeats, a.timeout, a.search, a.command) == (3, 90, BatchSizeSearch(), "run")
-    assert (b.repeats, b.timeout, b.search) == (None, 1.5, None)
-    assert (c.repeats, c.timeout, c.search, c.bounds) == (3, 90, None, {})
+    assert (a.repeats, a.timeout, a.command) == (3, 90, "run")
+    assert (b.repeats, b.timeout) == (None, 1.5)
+    assert (c.repeats, c.timeout, c.bounds) == (3, 90, {})
     assert b.bounds == {"throughput": (None, 9), "mfu": (0.1, None)}
 
 

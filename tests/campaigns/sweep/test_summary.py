@@ -31,9 +31,11 @@ def went_well(case, repeat, path):
 
 @pytest.fixture
 def rows(plan, tmp_path, make_record):
-    """Rows of a suite, given per configuration the step seconds of its processes."""
+    """Rows of a suite, given per configuration the step seconds of its processes, and the batch
+    sizes of repeats that have another one than 10.
+    """
 
-    def rows(text, steps, batch=10, **changes):
+    def rows(text, steps, sizes=(), **changes):
         made = plan(text)
         results = []
         for case in made.cases:
@@ -44,8 +46,9 @@ def rows(plan, tmp_path, make_record):
                     results.append(SweepResult(SweepItem(case, repeat), path, ended))
                     continue
                 series = {"step_seconds": (63 / 64 * seconds, 66 / 64 * seconds, 63 / 64 * seconds)}
+                size = dict(sizes).get(repeat, 10)
                 record = make_record(
-                    batch=Batch(per_device=batch, global_=batch), **{**series, **changes}
+                    batch=Batch(per_device=size, global_=size), **{**series, **changes}
                 )
                 path.write_text(json.dumps(record.to_dict()))
                 results.append(went_well(case, repeat, path))
@@ -107,6 +110,25 @@ def test_golden_table(rows, tmp_path, monkeypatch):
     assert text.splitlines()[4].startswith("failed: a num_gpus=2 #2: killed after 9 s (DIR/")
     assert all(problem.endswith(".log)") for problem in keys["a num_gpus=16"])
     assert exit_code(made) == 4
+
+
+def test_batch_sizes_that_differ_have_rows_of_their_own(rows, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    steps = {"a": [0.1, 0.2, 0.2, None]}
+    text = "entries: [{name: a, repeats: 4, flags: {find_batch_size: true}, bounds: %s}]"
+    text %= "{throughput: {min: 80}}"
+    made = rows(text, steps, {1: 20, 3: 20})
+    cells = [re.split("  +", line) for line in table_text(made).splitlines()[:4]]
+    assert [line[:6] for line in cells] == [
+        ["configuration", "batch", "median images/sec", "spread", "runs", "bounds"],
+        ["a", "-", "-", "-", "0 ok, 1 failed", "throughput unknown"],
+        ["a batch_size=10", "10", "50.00", "-", "1 ok", "throughput 50.00 below 80.00"],
+        ["a batch_size=20", "20", "150.0", "66.7 %", "2 ok", "ok"],
+    ]
+    assert exit_code(made) == 1
+    # One size: failed processes are in its row.
+    (row,) = rows(text, steps)
+    assert (row.name, row.batch_size, row.ok, row.failed) == ("a", 10, 3, 1)
 
 
 BOUNDED = "entries: [{name: a, repeats: 3, flags: {model: lenet}, bounds: %s}]"

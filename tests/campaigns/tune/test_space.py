@@ -386,7 +386,7 @@ entries:
         ("matrix: {threads: [1, 2]}", "a: threads is not a flag of a run; it cannot vary"),
         ("matrix: {model: [lenet]}", "a: model changes what is measured"),
         ("bounds: {throughput: {min: 1}}, matrix: {xla: [true]}", "bounds has no effect"),
-        ("max_batch_search: true, matrix: {xla: [true]}", "max_batch_search has no effect"),
+        ("matrix: {find_batch_size: [true]}", "a: find_batch_size changes what is measured"),
         ("matrix: {device: [cpu]}", "a: device changes what is measured"),
         ("matrix: {batch_size: [8]}", "nothing is left to vary"),
         ("matrix: {all_reduce_spec: [pscpu, ring]}", "a: --all_reduce_spec=ring: "),

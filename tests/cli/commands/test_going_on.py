@@ -54,7 +54,7 @@ register_model("own", "cifar10", Own)
 SUITE = """
 entries:
   - {name: a, repeats: 2}
-  - {name: b, repeats: 1, flags: {batch_size: 4}, max_batch_search: {limit: 8, multiple_of: 4}}
+  - {name: b, repeats: 1, flags: {batch_size: 4, find_batch_size: true}}
 """
 SPACE = """
 entries:

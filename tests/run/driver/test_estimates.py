@@ -17,7 +17,6 @@ from cnnbench.run.driver.estimates import (
     PROCESS_BYTES,
     MemoryEstimate,
     RunComputation,
-    batch_size_limits,
     estimate_job_memory,
     estimate_memory,
     estimate_run_computation,
@@ -52,20 +51,17 @@ def test_all_processes_of_a_job_count(flags, serving, copies):
     assert besides == serving * PROCESS_BYTES + copies * weights
 
 
-def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_machine):
+def test_a_run_is_refused_before_tensorflow(made_up_machine):
     kilobytes = f"MemTotal: {4 << 20} kB\nMemAvailable: {3 << 20} kB\n"
     (made_up_machine / "proc/meminfo").write_text(kilobytes)
     flags = {"model": "resnet20", "data_name": "cifar10", "device": "cpu"}
-    found = batch_size_limits(make_plan(Params(**flags)))
-    assert found is not None
-    fitting, refused = found
-    assert fitting < refused
+    needed = estimate_memory(make_plan(Params(**flags)), "cpu")
+    refused = needed.largest_batch(round(1.5 * 4 * GIB)) + 1
     benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=refused - 1))
     with pytest.raises(
         FlagError, match=rf"={refused}: takes about 6 GiB .* there is 4 GiB; a batch"
     ):
         benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=refused))
-    assert batch_size_limits(make_plan(Params(model="trivial", device="gpu"))) is None
 
 
 def planned(**flags):
