@@ -33,9 +33,7 @@ from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.gpu import visible_devices
 from cnnbench.plan import ADDRESSES, JobFlagNames, RunPlan, check_flags, resolve
-from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
-from cnnbench.records.run import RunRecord
 from cnnbench.run.driver import preflight
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
@@ -198,9 +196,8 @@ def check_output_files(command: TaskCommand, chief: RunPlan) -> None:
 
     `chief` is the plan that `check_job_flags` has returned.
     """
-    values, reduces = command.args.given, command.name == "allreduce"
-    written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
-    results = ResultFiles(values.get("result_json"), values.get("result_csv"), *written)
+    values, table = command.args.given, REDUCTIONS if command.name == "allreduce" else RUNS
+    results = ResultFiles(values.get("result_json"), values.get("result_csv"), table)
     with preflight.locked_outputs(chief, results, MessageWriter.silent()):
         pass
 

@@ -34,7 +34,7 @@ from cnnbench.plan import (
     without_batch_size_search,
 )
 from cnnbench.records.checkpoints import write_training_status
-from cnnbench.records.files import remember_output_state, report_failed_writes
+from cnnbench.records.files import report_failed_writes
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.run.driver import describe
@@ -70,7 +70,6 @@ class RunProcess:
     def prepare_plugins(self, args: ParsedArgs) -> None:
         """Prepares the process for plug-ins that run TensorFlow operations when they are loaded."""
         if not args.given.get(ONLY_CHECK):
-            remember_output_state(args.params.result_json or "")
             params = args.params
             if params.find_batch_size:  # Each attempt is a run without this flag.
                 params = params.replace(find_batch_size=False)

@@ -21,6 +21,7 @@ from cnnbench.flags.groups.model import refuse_fp16_conflict
 from cnnbench.flags.groups.optimizer import REGISTRIES
 from cnnbench.flags.obsolete import REMOVED, RENAMED, check_obsolete_flags, renamed_notices
 from cnnbench.flags.params import ACCEPTED, SPECS, Params, load_plugin_flags, unset_notices
+from cnnbench.records.files import IS_INPUT, are_same_file
 
 FLAG_FILE = "flagfile"
 _MOST_NESTED = 64
@@ -160,7 +161,8 @@ def split_command_line(
     texts: dict[str, list[str]] = {}
     others: list[tuple[str, str]] = []  # Words, with the unknown flag's name or "".
     tolerated: set[str] = set()
-    words = iter([*_expand(before)])
+    read: list[str] = []
+    words = iter([*_expand(before, read)])
     for word in words:
         if word == "--":  # A line of a flag file.
             others += (("", rest) for rest in (word, *words))
@@ -190,6 +192,7 @@ def split_command_line(
             others.append((name, word))
     rest = [word for name, word in others if name not in tolerated]
     texts = {name: texts[name] for name in (*specs, *RENAMED) if name in texts}
+    _refuse_as_outputs(read, texts, specs)
     return texts, [*rest, *(("--", *behind) if behind else ())]
 
 
@@ -198,15 +201,30 @@ def expand_flag_files(argv: Sequence[str]) -> list[str]:
     file. Files such as pipes can be read only once.
     """
     before, _ = split_at_double_dash(argv)
-    return [*_expand(before), *argv[len(before) :]]
+    read: list[str] = []
+    words = [*_expand(before, read)]
+    if read:
+        _refuse_as_outputs(read, split_command_line(words, ACCEPTED)[0], ACCEPTED)
+    return [*words, *argv[len(before) :]]
 
 
-def _expand(words_given: Iterable[str], around: tuple[str, ...] = ()) -> Iterator[str]:
+def _refuse_as_outputs(
+    flag_files: Sequence[str], texts: Mapping[str, Sequence[str]], specs: Mapping[str, FlagSpec]
+) -> None:
+    """Raises FlagError if another flag names one of the flag files."""
+    for name in (name for name in texts if name in specs and specs[name].path.startswith("file")):
+        if any(are_same_file(texts[name][-1], file) for file in flag_files):
+            raise FlagError(name, texts[name][-1], IS_INPUT)
+
+
+def _expand(
+    words_given: Iterable[str], read: list[str], around: tuple[str, ...] = ()
+) -> Iterator[str]:
     """Yields the words of a command line, with each --flagfile replaced by the flags in the file.
 
-    `around` are the flag files that contain the words. absl's implementation is not used: it would
-    block on a pipe without a writer, only warn about a file that includes itself, and decode by the
-    locale.
+    The path of each flag file is added to `read`, except pipes. `around` are the flag files that
+    contain the words. absl's implementation is not used: it would block on a pipe without a writer,
+    only warn about a file that includes itself, and decode by the locale.
     """
     words = iter(words_given)
     for word in words:
@@ -226,9 +244,11 @@ def _expand(words_given: Iterable[str], around: tuple[str, ...] = ()) -> Iterato
         real = os.path.realpath(file)
         if real in around:
             raise FlagError(FLAG_FILE, path, "includes itself")
+        if os.path.isfile(real):
+            read.append(real)
         lines = (line for line in io.StringIO(text, newline=None) if line[:1] != "#")
         flags = (line.strip() for line in lines if line.strip() and line[:2] != "//")
-        yield from _expand(flags, (*around, real))
+        yield from _expand(flags, read, (*around, real))
 
 
 def _parse_values(

@@ -50,7 +50,6 @@ WARNINGS: dict[str, str] = {
     "eval_metrics": "an evaluation has no metrics over all examples",
     "implausible": "an all-reduce is faster than the memory allows",
     "outputs": "a result file could not be written",
-    "renamed": "a result file has another name: another process has written the named file",
     "metrics": "a metric of a plug-in is left out of the summary",
     "skipped": "files or lines of results are skipped",
     "order": "the repository of --git lacks measured commits",

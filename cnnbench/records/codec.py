@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from cnnbench.base import plugins
 from cnnbench.base.files import parse_json
 from cnnbench.base.text import shortened
-from cnnbench.records.files import register_file_kind
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -437,10 +436,7 @@ def json_document(written_by: str, name: str = "") -> Callable[[C], C]:
     """
 
     def register(cls: C) -> C:
-        kind = getattr(cls, "kind", "")
-        DOCUMENTS[name or kind] = cls, written_by
-        if kind:
-            register_file_kind(kind, _beginning(kind))
+        DOCUMENTS[name or getattr(cls, "kind", "")] = cls, written_by
         return cls
 
     return register
@@ -458,14 +454,6 @@ def is_kind_of_document(kind: str) -> bool:
     if kind not in DOCUMENTS:
         load_documents()
     return getattr(DOCUMENTS.get(kind, (None,))[0], "kind", None) == kind
-
-
-def _beginning(kind: str) -> bytes:
-    """Returns a regular expression for the first keys, which `Document.to_dict` writes in order."""
-    named = rf',\s*"kind":\s*"{kind}"'
-    if kind == IMPLIED_KIND:
-        named = rf'({named}|(?!,\s*"kind":))'
-    return rf'\s*\{{\s*"schema":\s*\d+\b{named}'.encode()
 
 
 # Checks of the range that records accept for times, sizes and rates.

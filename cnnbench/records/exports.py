@@ -7,7 +7,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from cnnbench.base import interfaces, plugins
 from cnnbench.base.registry import Registry
-from cnnbench.records.files import KINDS, register_file_kind
 
 Exported: TypeAlias = tuple[str, str]
 """A document in some format, and a sentence about values that the format cannot contain, or ""."""
@@ -15,15 +14,9 @@ Exported: TypeAlias = tuple[str, str]
 E = TypeVar("E", bound=Callable[[Sequence[Any]], Exported])
 
 
-class _Exports(Registry[str, Callable[[Sequence[Any]], Exported]]):
-    def remove(self, name: str) -> None:
-        super().remove(name)
-        KINDS.pop(name, None)
-
-
-EXPORTS = _Exports(
+EXPORTS: Registry[str, Callable[[Sequence[Any]], Exported]] = Registry(
     "export format",
-    "cnnbench.records.exports.register_export(name, beginning)",
+    "cnnbench.records.exports.register_export(name)",
     flag="format",
     group="cnnbench.exports",
 )
@@ -31,25 +24,21 @@ EXPORTS = _Exports(
 format. `cnnbench.judge.report.exports` registers the formats of cnnbench itself.
 """
 
+_OWN = ("table", "csv", "markdown", "html", "json", "junit", "github")
+"""Formats in which commands write their results themselves."""
 
-def register_export(name: str, beginning: bytes) -> Callable[[E], E]:
+
+def register_export(name: str) -> Callable[[E], E]:
     """Decorator that registers a function as the writer of an export format.
 
-    Args:
-      name: value of ``--format``.
-      beginning: regular expression that matches the beginning of files in this format, which the
-        flag ``-o`` may replace.
-
-    Raises:
-      UsageError: another format has the name.
+    `name` is the value of ``--format``. UsageError if another format has the name.
     """
 
     def register(export: E) -> E:
         plugins.check_name("an export format", name)
-        if name in KINDS:
+        if name in _OWN:
             raise EXPORTS.taken_error(name)
         checked = interfaces.with_checked_results(export, Exported, ("metrics",))
-        register_file_kind(name, beginning)
         EXPORTS.add(name, checked)
         return export
 

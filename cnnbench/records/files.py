@@ -1,13 +1,9 @@
-"""Writes output files, which are checked before a run starts, completely or not at all.
-
-An existing file is replaced only if it contains a result of the same kind.
-"""
+"""Writes output files, which are checked before a run starts, completely or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import os
 import re
 import secrets
@@ -17,14 +13,12 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import EllipsisType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cnnbench.base.interrupts import delaying_interrupts
-from cnnbench.base.terminal import print_warning
 from cnnbench.base.text import enumeration
 from cnnbench.base.urls import UrlPath, is_url, local_or_url_path
-from cnnbench.errors import BenchmarkError, FlagError, informative_line
+from cnnbench.errors import BenchmarkError, FlagError, PathError, informative_line
 
 if TYPE_CHECKING:
     from cnnbench.base.charts import Chart
@@ -33,8 +27,6 @@ if TYPE_CHECKING:
 # The names of temporary files contain the host name, because another machine's locks may not be
 # visible.
 _UNFINISHED = f".cnnbench-{zlib.crc32(os.uname().nodename.encode()):08x}-"
-_State = tuple[int, int]
-_noted: dict[Path, _State | None] = {}
 # Messages about failed writes, as the keys of a dict, which keeps their order and removes
 # duplicates.
 _failures: dict[str, None] = {}
@@ -151,30 +143,20 @@ def prepare_export(path: str) -> Path:
 
 
 @delaying_interrupts()
-def write_atomically(
-    target: Path,
-    data: bytes,
-    expected: _State | EllipsisType | None = ...,
-    *,
-    durable: bool = True,
-) -> None:
+def write_atomically(target: Path, data: bytes, *, durable: bool = True) -> None:
     """Replaces a file's content atomically and durably, and keeps the file's permissions.
 
     Symbolic links in the target must be resolved. Also removes temporary files that killed writers
-    left in the folder. After an OSError, nothing has changed. `expected` is the expected state of
-    the target (None for no file): FileExistsError if its state is different, or if another process
-    is writing it. Without `durable`, the file may be lost in a power failure until the caller syncs
-    the disk.
+    left in the folder. After an OSError, nothing has changed. Without `durable`, the file may be
+    lost in a power failure until the caller syncs the disk.
     """
     # An object store shows a file only when it is complete, so no temporary file is needed.
     if isinstance(target, UrlPath):
         target.write_bytes(data)
         return
     remove_abandoned_files(target.parent)
-    # The name has a fixed length, so it is valid even if the name of the target is long. If two
-    # processes expect the same state of the target, they use the same name, and one of them fails.
-    token = secrets.token_hex(6) if expected is ... else f"{zlib.crc32(os.fsencode(target)):08x}"
-    temporary = target.with_name(f"{_UNFINISHED}{token}.tmp")
+    # The name has a fixed length, so it is valid even if the name of the target is long.
+    temporary = target.with_name(f"{_UNFINISHED}{secrets.token_hex(6)}.tmp")
     descriptor = _create_locked(temporary)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -184,8 +166,6 @@ def write_atomically(
             os.fsync(descriptor)
         # Other writers remove unlocked temporary files, so this one stays locked until it is
         # renamed.
-        if expected is not ... and _state(target) not in (None, expected):
-            raise FileExistsError(target)
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -195,21 +175,6 @@ def write_atomically(
         os.close(descriptor)
     if durable:
         sync_folder(target.parent)
-
-
-def remember_output_state(path: str) -> None:
-    """Remembers the state of a file, so that `write_bytes` notices changes by other processes."""
-    with contextlib.suppress(OSError, ValueError):
-        target = Path(os.path.realpath(path))
-        _noted[target] = _state(target)
-
-
-def _state(path: Path) -> _State | None:
-    """Returns the size and modification time of a file; None if the file does not exist."""
-    with contextlib.suppress(FileNotFoundError):
-        status = path.stat()
-        return status.st_size, status.st_mtime_ns
-    return None
 
 
 @contextlib.contextmanager
@@ -252,31 +217,13 @@ def write_text(flag: str, path: str, text: str) -> None:
 def write_bytes(flag: str, path: str, content: bytes) -> None:
     """Writes the result file of a command. If writing fails, the command continues.
 
-    Streams (`is_stream`) get the content as it is. If another process has written the file since
-    `check_outputs`, that file remains, and the content is written to a new file, NAME-2.SUFFIX.
-    This is a warning if both files are of the same kind, as for commands that were started at the
-    same time; otherwise it is a failure.
+    Streams (`is_stream`) get the content as it is.
     """
     with collecting_write_errors(flag, path):
         if is_stream(path):
             _write_to_stream(path, content)
-            return
-        target = place = check_and_resolve_output(flag, path)
-        expected = _noted.get(target, ...)
-        for number in itertools.count(2):
-            try:
-                write_atomically(place, content, expected)
-                break
-            except FileExistsError:
-                place = target.with_stem(f"{target.stem}-{number}")
-                expected = _noted.get(place)
-        if expected is not ...:
-            remember_output_state(str(place))
-        if place != target and expected is None:
-            text = f"another process has written that file meanwhile; the result is in {place}"
-            if not any(ours(content) and is_replaceable(target, ours) for ours in KINDS.values()):
-                raise FlagError(flag, path, text)
-            print_warning(f"--{flag}={path}: {text}", "renamed")
+        else:
+            write_atomically(check_and_resolve_output(flag, path), content)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -355,40 +302,35 @@ def raising_flag_errors(flag: str, path: str, verb: str) -> Iterator[None]:
         raise FlagError(flag, path, f"cannot be {verb}: {reason}") from error
 
 
+IS_INPUT = "is an input file of this command; choose another file name"
+"""Why an output file is refused if the command reads it."""
+
+
 PICTURES = (".svg", ".png", ".pdf")
 """Suffixes of the files into which charts can be drawn."""
-
-_GZIP = b"\x1f\x8b"
-# Number of bytes at the start and at the end of a file that `is_replaceable` reads.
-_ENDS = 1 << 16
 
 
 class OutputFile(NamedTuple):
     """An output file that a flag names. The path is None or "" if the flag is not given.
 
     Attributes:
-      kind: key of `KINDS`; "" to infer it from the suffix.
       suffixes: allowed suffixes, in lower case; empty means any suffix.
-      appended: whether the file is extended instead of replaced.
     """
 
     flag: str
     path: str | None
-    kind: str = ""
     suffixes: Sequence[str] = ()
-    appended: bool = False
 
 
 def check_outputs(outputs: Iterable[OutputFile], inputs: Iterable[str | None] = ()) -> None:
-    """Checks that every output file can be written, and that no existing file of another kind would
-    be replaced.
+    """Checks that every output file can be written.
 
-    FlagError if a path cannot become a regular file, is an input (a file, folder or pattern that
-    the command reads; None and "" are ignored) or another output, or is a file of another kind.
+    FlagError if a path cannot become a regular file, or is another output or an input. `inputs` are
+    the files, folders and patterns that the command reads; None and "" are ignored.
     """
     read = list(filter(None, inputs))
     wanted = []
-    for flag, path, kind, suffixes, appended in outputs:
+    for flag, path, suffixes in outputs:
         if not path:
             continue
         wanted.append((flag, path))
@@ -398,18 +340,28 @@ def check_outputs(outputs: Iterable[OutputFile], inputs: Iterable[str | None] = 
                 raise FlagError(flag, path, "cannot be written")
             continue
         target = check_and_resolve_output(flag, path, suffixes)
-        if any(are_same_file(path, other) for other in read):
-            raise FlagError(
-                flag, path, "is an input file of this command; choose another file name"
-            )
-        if not appended and not is_replaceable(target, _matcher(kind, target.suffix.lower())):
-            raise FlagError(
-                flag,
-                path,
-                "is a file of another kind, so it is not overwritten; choose another name",
-            )
-        remember_output_state(path)
+        if any(are_same_file(path, other) for other in read) or _is_result_in(target, read):
+            raise FlagError(flag, path, IS_INPUT)
     refuse_shared_outputs(wanted)
+
+
+def _is_result_in(target: Path, paths: Iterable[str]) -> bool:
+    """Whether a file exists, and `load_records` reads a result from it in one of the folders or
+    patterns. Documents of other kinds are not read, such as an earlier output of `compare`.
+    """
+    if not target.is_file():
+        return False
+    # Imported late, because most commands read no results.
+    from cnnbench.records.load import SkippedFile, find_files, read_result
+
+    for path in paths:
+        if os.path.isdir(path) and target.suffix != ".json":
+            continue
+        with contextlib.suppress(PathError):
+            if any(are_same_file(str(target), str(file)) for file in find_files([path])):
+                found = read_result(str(target))
+                return not isinstance(found, SkippedFile) or found.defect
+    return False
 
 
 def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
@@ -441,71 +393,3 @@ def are_same_file(path: str, other: str) -> bool:
     with contextlib.suppress(OSError, ValueError):
         return os.path.realpath(path) == os.path.realpath(other)
     return False
-
-
-def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
-    """Whether a file may be replaced: it does not exist, is empty, or its first and last bytes are
-    those of a cnnbench result.
-    """
-    try:
-        if not target.exists():
-            return True
-        with target.open("rb") as file:
-            content = file.read(_ENDS)
-            rest = os.fstat(file.fileno()).st_size - len(content)
-            if content.startswith(_GZIP):
-                content = zlib.decompressobj(wbits=31).decompress(content, _ENDS)
-            elif rest > 0:
-                file.seek(-min(rest, _ENDS), os.SEEK_END)
-                content += file.read(_ENDS)
-    except (OSError, zlib.error):
-        return False
-    return (rest <= 0 and not content.strip()) or is_ours(content)
-
-
-def _matcher(kind: str, suffix: str) -> Callable[[bytes], bool]:
-    if not kind:
-        # If the kind of an existing file is unknown to cnnbench, the file is not replaced.
-        return KINDS.get(suffix, lambda content: False)
-    if kind not in KINDS:
-        raise LookupError(f"no file kind {kind!r}: declare it with register_file_kind")
-    return KINDS[kind]
-
-
-def _match_beginning(pattern: bytes) -> Callable[[bytes], bool]:
-    compiled = re.compile(pattern, re.DOTALL | re.IGNORECASE)
-    return lambda content: compiled.match(content) is not None
-
-
-def csv_beginning(*columns: str) -> bytes:
-    """Pattern for `register_file_kind`: CSV tables whose first column is one of `columns`."""
-    return rf'(\xef\xbb\xbf)?"?({"|".join(columns)})"?,'.encode()
-
-
-_ANY_CSV = _match_beginning(csv_beginning("configuration", "run_id", "layer") + rb'|""\s')
-_PAGE = rb"# [^\n]*\n\nMeasured with cnnbench"
-
-KINDS: dict[str, Callable[[bytes], bool]] = {
-    ".html": _match_beginning(rb"\s*<!doctype html.*cnnbench"),
-    ".md": _match_beginning(_PAGE),
-    ".csv": _ANY_CSV,
-    ".txt": _match_beginning(rb"layers of warm-up step "),
-    ".svg": _match_beginning(rb'<\?xml[^>]*>\s*<svg [^>]*class="chart"'),
-    ".png": _match_beginning(rb"\x89PNG\r\n.*Matplotlib"),
-    ".pdf": _match_beginning(rb"%PDF-.*Matplotlib"),
-    "html": _match_beginning(rb"\s*<!doctype html.*cnnbench"),
-    "markdown": _match_beginning(rb"### cnnbench: |" + _PAGE),
-    "csv": _ANY_CSV,
-}
-"""Functions that check whether cnnbench has written a content. The key is a suffix, a format, the
-kind of a document, or "FORMAT of COMMAND" if commands write different content in the same format.
-This table contains the kinds that several commands write; `register_file_kind` adds others.
-"""
-
-
-def register_file_kind(kind: str, beginning: bytes) -> str:
-    """Registers a kind of file in `KINDS`, and returns it. `beginning` is a regular expression that
-    matches the start of the content of such files.
-    """
-    KINDS[kind] = _match_beginning(beginning)
-    return kind

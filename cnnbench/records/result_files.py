@@ -24,14 +24,13 @@ from cnnbench.base.locks import NO_LOCKS
 from cnnbench.base.tables import csv_cell
 from cnnbench.errors import FlagError
 from cnnbench.records.all_reduce import AllReduceRecord, Point
-from cnnbench.records.codec import IMPLIED_KIND, Document, encode
+from cnnbench.records.codec import Document, encode
 from cnnbench.records.files import (
     OutputFile,
     check_and_resolve_output,
     check_outputs,
     collecting_write_errors,
     raising_flag_errors,
-    remember_output_state,
     sync_folder,
     write_all,
     write_text,
@@ -213,34 +212,26 @@ def _last_line_start(file: io.BufferedReader, size: int) -> int:
 class ResultFiles:
     """Writes the result files of a process: --result_json, and rows of --result_csv."""
 
-    def __init__(
-        self,
-        json_path: str | None,
-        csv_path: str | None,
-        table: CsvTable,
-        kind: str = IMPLIED_KIND,
-    ) -> None:
+    def __init__(self, json_path: str | None, csv_path: str | None, table: CsvTable) -> None:
         self._json = json_path
         self._csv = csv_path
         self._table = table
-        self._kind = kind
-        # The state of the file is remembered, because the parent process may have to complete the
-        # document if this process is killed.
-        remember_output_state(json_path or "")
 
     @property
     def is_requested(self) -> bool:
         """Whether a result file was requested."""
         return self._json is not None or self._csv is not None
 
-    def check_writable(self, others: Iterable[OutputFile] = ()) -> str | None:
+    def check_writable(
+        self, others: Iterable[OutputFile] = (), inputs: Iterable[str | None] = ()
+    ) -> str | None:
         """Checks that every output file can be written, without leaving a file behind (see
         `check_outputs`).
 
         Returns a notice if a table lacks columns.
         """
-        document = OutputFile(_JSON, self._json, self._kind)
-        check_outputs((document, *others, OutputFile(_CSV, self._csv, appended=True)))
+        files = OutputFile(_JSON, self._json), *others, OutputFile(_CSV, self._csv)
+        check_outputs(files, inputs)
         lacking = () if self._csv is None else self._table.find_missing_columns(self._csv)
         if not lacking:
             return None
@@ -258,10 +249,8 @@ class ResultFiles:
             document = parse_json(text)
         except (OSError, ValueError):
             return None
-        if not isinstance(document, dict) or document.get("run_id") != run_id:
-            return None
-        remember_output_state(self._json)
-        return text
+        is_of_run = isinstance(document, dict) and document.get("run_id") == run_id
+        return text if is_of_run else None
 
     def write(self, record: Document, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
         """Writes the document to --result_json and appends rows to --result_csv. Failures are

@@ -12,9 +12,7 @@ from forked import killed_writer
 from cnnbench.errors import FlagError
 from cnnbench.records import files
 from cnnbench.records.files import (
-    OutputFile,
     check_and_resolve_output,
-    check_outputs,
     report_failed_writes,
     write_atomically,
     write_bytes,
@@ -151,17 +149,3 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(files.os, "write", lambda fd, data: write(fd, bytes(data[:3])))
     write_atomically(tmp_path / "r", b"0123456789")
     assert (tmp_path / "r").read_bytes() == b"0123456789"
-
-
-def test_a_file_with_an_unknown_suffix_is_made_but_not_replaced(tmp_path):
-    path = tmp_path / "table.dat"
-    output = OutputFile("output", str(path))
-    check_outputs([output])
-    path.write_text("images: 7")
-    with pytest.raises(FlagError, match="is a file of another kind"):
-        check_outputs([output])
-
-
-def test_a_kind_that_is_not_declared_is_named(tmp_path):
-    with pytest.raises(LookupError, match="no file kind 'images': declare it with register_file"):
-        check_outputs([OutputFile("output", str(tmp_path / "table"), "images")])

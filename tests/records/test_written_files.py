@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.records import files
 from cnnbench.records.checkpoints import (
     delete_incomplete_files,
     delete_old_checkpoints,
@@ -25,8 +24,6 @@ from cnnbench.records.files import (
     ensure_writable,
     is_stream,
     prepare_export,
-    register_file_kind,
-    remember_output_state,
     report_failed_writes,
     stream_descriptor,
     write_bytes,
@@ -181,40 +178,14 @@ def test_writes_that_fail_are_reported_once_and_later(tmp_path: Path) -> None:
     assert (tmp_path / "b.txt").read_bytes() == b"\\udcff"
 
 
-@pytest.mark.parametrize(("other", "warns"), [(b"ours 2", True), (b"theirs", False)])
-def test_a_file_that_another_process_has_written_meanwhile_stays(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    other: bytes,
-    warns: bool,
-) -> None:
-    monkeypatch.setattr(files, "KINDS", {})
-    register_file_kind("own", b"ours")
+def test_any_file_is_replaced(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
-    remember_output_state(str(target))
-    target.write_bytes(other)
-    write_bytes("output", str(target), b"ours")
-    assert target.read_bytes() == other
-    assert (tmp_path / "a-2.txt").read_bytes() == b"ours"
-    if warns:
-        report_failed_writes()
-        assert "a-2.txt" in capsys.readouterr().err
-    else:
-        with pytest.raises(BenchmarkError, match=r"--output=.*a-2\.txt"):
-            report_failed_writes()
-    # Its own later content replaces the new file, and what is not noted is replaced.
-    write_bytes("output", str(target), b"ours later")
-    assert (tmp_path / "a-2.txt").exists()
-
-
-def test_a_file_that_did_not_change_is_replaced(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    target.write_bytes(b"old")
-    remember_output_state(str(target))
+    target.write_bytes(b"theirs")
+    target.chmod(0o640)
     for content in (b"new", b"newer"):
         write_bytes("output", str(target), content)
         assert target.read_bytes() == content
+    assert target.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     report_failed_writes()
 

@@ -14,7 +14,6 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import FlagSpec, flag, redeclare_flag
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
-from cnnbench.records.codec import Document
 from cnnbench.records.files import (
     PICTURES,
     STDOUT,
@@ -40,27 +39,6 @@ def declare_quiet_flag() -> Any:
     """Declares the flag --quiet_conditions of a command that starts no runs."""
     help = "Names of warnings not to print, comma-separated (cnnbench docs conditions)."
     return redeclare_flag(OutputParams, "quiet_conditions", help=help)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputKinds:
-    """What a command writes with --output: for each format, a kind of file (see
-    `cnnbench.records.files.register_file_kind`). Other formats have the name of their kind.
-
-    Attributes:
-      document: class of the document that --format=json writes, with the decorator `json_document`.
-      table: kind of the table.
-      csv: kind of the CSV table.
-    """
-
-    document: type[Document]
-    table: str
-    csv: str = "csv"
-
-    def file(self, path: str | None, format: str) -> OutputFile:
-        """Describes the file in --output, to check it before the command starts."""
-        kinds = {"table": self.table, "csv": self.csv, "json": self.document.kind}
-        return OutputFile("output", path, kinds.get(format, format))
 
 
 _ENDINGS = {
@@ -159,9 +137,10 @@ class _TableFlags:
         "Write the output to this file. Its ending names the format if --format is not given."
     )
 
-    def output_files(self, kinds: OutputKinds) -> list[OutputFile]:
-        """Describes the files in the flags, to check them before the command measures."""
-        return [kinds.file(self.output, self.format)]
+    @property
+    def output_files(self) -> list[OutputFile]:
+        """The files in the flags, to check them before the command measures."""
+        return [OutputFile("output", self.output)]
 
     def _write_text(self, texts: Mapping[str, Callable[[], str]]) -> None:
         write_or_print_output(self.output, texts[self.format]())
@@ -182,10 +161,10 @@ class PlotFlags(_TableFlags):
 
     plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
 
-    def output_files(self, kinds: OutputKinds) -> list[OutputFile]:
+    @property
+    def output_files(self) -> list[OutputFile]:
         """See `OutputFlags`."""
-        plot = OutputFile("plot", self.plot, suffixes=PICTURES)
-        return [*super().output_files(kinds), plot]
+        return [*super().output_files, OutputFile("plot", self.plot, PICTURES)]
 
     def write_output(
         self, texts: Mapping[str, Callable[[], str]], draw: Callable[[], Chart], title: str = ""

@@ -28,7 +28,6 @@ from cnnbench.lab.all_reduce.plan import (
 )
 from cnnbench.lab.all_reduce.session import AllReduceBenchmark, write_final_record
 from cnnbench.plan import digest_of_value, facts_to_agree_on
-from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.runtime.devices import register_early_setup
@@ -65,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     for notice in check_obsolete_flags(others):
         messages.notice(notice)
     explicit = [n for n, v in values.items() if n not in others or v or v != _ACCEPTED[n].default]
-    results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind)
+    results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS)
     first_record = SharedValue()  # The record before the process begins to measure.
 
     def complete_record_at_exit(error: BenchmarkError | None) -> None:

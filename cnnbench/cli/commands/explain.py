@@ -15,7 +15,6 @@ from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, SUFFIX, AbProfiler
 from cnnbench.campaigns.processes import Campaign, ResultsFolder
 from cnnbench.cli.commands import (
-    OutputKinds,
     choose_format,
     declare_output_flag,
     write_or_print_output,
@@ -33,10 +32,9 @@ from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.blocks import explanation_sections
-from cnnbench.judge.explain.phrases import ANSWER
 from cnnbench.machine import facts
 from cnnbench.records.explanation import Explanation
-from cnnbench.records.files import check_outputs, register_file_kind
+from cnnbench.records.files import OutputFile, check_outputs
 from cnnbench.records.profiles import StepProfile
 
 _ABOUT = """\
@@ -98,11 +96,6 @@ _TITLES = {
 _SECTIONS = flag_sections(ExplainFlags, _TITLES)
 HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
-_OUTPUT = OutputKinds(
-    document=Explanation,
-    table=register_file_kind("table of explanation", ANSWER),
-)
-
 
 def main(argv: Sequence[str]) -> int:
     """Explains why a step of B is faster or slower than a step of A. If it raises UsageError,
@@ -115,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
             f"cnnbench explain takes two profiles, of A and of B, not {len(paths)}; to profile "
             "A and B now, give no files, and put the flags of both after --"
         )
-    check_outputs([_OUTPUT.file(options.output, options.format)], paths)
+    check_outputs([OutputFile("output", options.output)], paths)
     if paths:
         shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *VARIABLES)
         for name in (name for name in values if name not in shown):

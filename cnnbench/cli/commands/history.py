@@ -14,7 +14,6 @@ from cnnbench.base import plugins
 from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
 from cnnbench.base.text import count_text
 from cnnbench.cli.commands import (
-    OutputKinds,
     PluginFlags,
     choose_format,
     declare_output_flag,
@@ -46,7 +45,7 @@ from cnnbench.judge.history import (
 )
 from cnnbench.judge.history.page import HistoryDocument
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
-from cnnbench.judge.metrics.rules_file import load_rules
+from cnnbench.judge.metrics.rules_file import load_rules, rules_paths
 from cnnbench.machine.repository import (
     CommitGraph,
     GitError,
@@ -54,7 +53,7 @@ from cnnbench.machine.repository import (
     why_commit_is_missing,
 )
 from cnnbench.models.registry import all_model_names
-from cnnbench.records.files import OutputFile, check_outputs, register_file_kind, write_bytes
+from cnnbench.records.files import OutputFile, check_outputs, write_bytes
 from cnnbench.records.metric import HISTORY, load_missing_metrics
 from cnnbench.run.runtime.loading import without_gc
 
@@ -149,11 +148,6 @@ class HistoryFlags(PluginFlags):
 
 SPECS = {spec.name: spec for spec in specs_of(HistoryFlags)}
 HELP = (_ABOUT, [("Flags", (*SPECS.values(),))], _EXIT_CODES)
-
-_OUTPUT = OutputKinds(
-    document=HistoryDocument,
-    table=register_file_kind("table of history", rb"[^\n]*; (higher|lower) is better\n"),
-)
 
 
 # Garbage collection would take a seventh of the time, and `main` makes no reference cycles.
@@ -263,10 +257,11 @@ def _check_output_flags(options: HistoryFlags, folder: str) -> None:
     if url and Path(options.plot or "").suffix.lower() not in blocks.DOCUMENTS:
         pages = " or ".join(blocks.DOCUMENTS)
         raise FlagError("commit_url", url, f"needs --plot=FILE with {pages}")
-    outputs = [_OUTPUT.file(options.output, options.format)]
-    if options.plot is not None:
-        outputs.append(OutputFile("plot", options.plot, suffixes=blocks.SUFFIXES))
-    check_outputs(outputs, [folder])
+    outputs = [
+        OutputFile("output", options.output),
+        OutputFile("plot", options.plot, blocks.SUFFIXES),
+    ]
+    check_outputs(outputs, (folder, *rules_paths(options.rules), *options.plugin))
 
 
 def _select_series(

@@ -12,7 +12,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.base.terminal import ProgressLine, print_notice, print_warning
 from cnnbench.base.text import count_text, unknown_name_reason
-from cnnbench.cli.commands import OutputKinds, declare_output_flag, write_or_print_output
+from cnnbench.cli.commands import declare_output_flag, write_or_print_output
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags import flag, redeclare_flag, specs_of, split_comma_separated
 from cnnbench.flags.groups.run import RunParams
@@ -21,12 +21,12 @@ from cnnbench.judge.compare import Comparison, Criteria, Loaded, Policy, Skipped
 from cnnbench.judge.metrics.judged import DEFAULT_METRICS
 from cnnbench.judge.metrics.policy import check_fail_on
 from cnnbench.judge.metrics.rules import Rules
-from cnnbench.judge.metrics.rules_file import FILE, PROJECT, load_rules
+from cnnbench.judge.metrics.rules_file import FILE, PROJECT, load_rules, rules_paths
 from cnnbench.judge.report.exports import ExportedMetric, comparison_metrics
 from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, wants_colour
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.exports import EXPORTS
-from cnnbench.records.files import check_outputs, register_file_kind
+from cnnbench.records.files import OutputFile, check_outputs
 from cnnbench.records.metric import METRICS, load_missing_metrics
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
@@ -59,12 +59,6 @@ def check_format(flags: type, format: str) -> None:
     if format not in spec.choices:
         EXPORTS.load_packages()
     spec.check(format)
-
-
-_OUTPUT = OutputKinds(
-    document=Comparison,
-    table=register_file_kind("table of comparison", rb"(([^\n]+\n){1,99}\n)?BASE [^\n]*\nNEW "),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +146,10 @@ class JudgingFlags:
             if name not in METRICS:
                 reason = unknown_name_reason(name, METRICS, "takes one or more of")
                 raise FlagError("metrics", name, reason)
-        if self.output is not None:
-            file = _OUTPUT.file(self.output, self.format)
-            check_outputs([file], (*inputs, self.baseline_aa))
+        check_outputs(
+            [OutputFile("output", self.output)],
+            (*inputs, self.baseline_aa, *rules_paths(self.rules), *self.plugin),
+        )
 
     @property
     def allowed_differences(self) -> tuple[str, ...]:

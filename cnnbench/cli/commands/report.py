@@ -38,7 +38,7 @@ from cnnbench.judge.history.blocks import history_answers, history_section
 from cnnbench.judge.history.page import HistoryDocument, make_history
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.rules import Rules
-from cnnbench.judge.metrics.rules_file import load_rules
+from cnnbench.judge.metrics.rules_file import load_rules, rules_paths
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
 from cnnbench.judge.report.tables import TABLES, to_csv
 from cnnbench.machine.repository import CommitGraph, commit_url_template
@@ -117,7 +117,8 @@ def main(argv: Sequence[str]) -> int:
     output = options.output
     if output is None and options.format == "html":
         output = "report.html"
-    check_outputs([OutputFile("output", output, options.format)], (*arguments, options.baseline))
+    inputs = (*arguments, options.baseline, *rules_paths(options.rules))
+    check_outputs([OutputFile("output", output)], inputs)
     if options.format != "csv":
         _check_file_count(arguments)
     commits = load_commits(options.git)

@@ -30,7 +30,6 @@ from cnnbench.records.files import (
     PICTURES,
     OutputFile,
     check_outputs,
-    register_file_kind,
     write_plot,
     write_text,
 )
@@ -87,8 +86,6 @@ _SPECS = specs_of(RooflineFlags)
 HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 TAKES_RUN_FLAGS = True
 
-_TABLE = register_file_kind("table of roofline", rb"roofline of ")
-
 
 def main(argv: Sequence[str]) -> int:
     """Measures a roofline. If it raises UsageError, nothing has been run."""
@@ -102,11 +99,12 @@ def main(argv: Sequence[str]) -> int:
     refuse_ending(options.output, "the output is a table; --csv and --json write other formats")
     check_outputs(
         [
-            OutputFile("output", options.output, _TABLE),
-            OutputFile("csv", options.csv, "csv"),
-            OutputFile("json", options.json, Roofline.kind),
-            OutputFile("plot", options.plot, suffixes=PICTURES),
-        ]
+            OutputFile("output", options.output),
+            OutputFile("csv", options.csv),
+            OutputFile("json", options.json),
+            OutputFile("plot", options.plot, PICTURES),
+        ],
+        (*params.plugin, params.backbone_model_path),
     )
     progress = ProgressLine(sys.stderr, params.progress)
     plan = check_flags(params.replace(model=named[0]))

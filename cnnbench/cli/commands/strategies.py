@@ -23,7 +23,7 @@ from cnnbench.campaigns.strategies.session import (
     table_text,
 )
 from cnnbench.campaigns.strategies.weights import weights_tolerance
-from cnnbench.cli.commands import OutputKinds, PlotFlags, choose_format
+from cnnbench.cli.commands import PlotFlags, choose_format
 from cnnbench.cli.commands.campaign_flags import CampaignFlags
 from cnnbench.cli.commands.command_lines import printing_resume_command
 from cnnbench.errors import BenchmarkError, ExitCode
@@ -31,7 +31,7 @@ from cnnbench.flags import ACCEPTED, flag, flag_sections, parse_flags, specs_of,
 from cnnbench.judge.report.sections.strategies import modes_chart
 from cnnbench.machine import facts as environment
 from cnnbench.records.campaigns import StrategiesDocument, StrategyRow
-from cnnbench.records.files import check_outputs, csv_beginning, register_file_kind
+from cnnbench.records.files import check_outputs
 
 _ABOUT = """\
 Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
@@ -90,18 +90,12 @@ _TITLES = {"modes": "What is compared", "timeout": "Processes, records and outpu
 HELP = (_ABOUT, tuple(flag_sections(StrategiesFlags, _TITLES).items()), _EXIT_CODES)
 TAKES_RUN_FLAGS = True
 
-_OUTPUT = OutputKinds(
-    document=StrategiesDocument,
-    table=register_file_kind("table of strategies", rb"Modes of "),
-    csv=register_file_kind("csv of strategies", csv_beginning("mode")),
-)
-
 
 def main(argv: Sequence[str]) -> int:
     """Measures modes of --variable_update. Prints a table even after an interrupt or a failure."""
     values = parse_flags(argv, _ALL)
     options, of_runs = split_options(StrategiesFlags, choose_format(values, _SPECS))
-    check_outputs(options.output_files(_OUTPUT))
+    check_outputs(options.output_files, of_runs.get("plugin", ()))
     facts = environment.collect()
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     modes = [mode.strip() for mode in options.modes.split(",")] if options.modes else None

@@ -20,7 +20,6 @@ from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, RaceBenchmark, Sea
 from cnnbench.campaigns.tune.search import document_so_far, run_search
 from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
 from cnnbench.cli.commands import (
-    OutputKinds,
     PlotFlags,
     choose_format,
     write_or_print_output,
@@ -54,8 +53,6 @@ from cnnbench.records.campaigns import OPEN, TuneDocument
 from cnnbench.records.files import (
     OutputFile,
     check_outputs,
-    csv_beginning,
-    register_file_kind,
     write_text,
 )
 
@@ -140,14 +137,6 @@ _TITLES = {"workers": "What is tried", "timeout": "Processes, records and output
 HELP = (_ABOUT, tuple(flag_sections(TuneFlags, _TITLES).items()), _EXIT_CODES)
 TAKES_RUN_FLAGS = True
 
-_OUTPUT = OutputKinds(
-    document=TuneDocument,
-    table=register_file_kind("table of tune", rb"(env [^\n]* )?cnnbench (--|run|launch)[^\n]*\n\n"),
-    csv=register_file_kind("csv of tune", csv_beginning("candidate")),
-)
-_LISTED = register_file_kind("table of space", rb"[^\n]*: \d+ candidates?\n")
-_FLAG_FILE = register_file_kind("flag file", rb"# cnnbench tune: ")
-
 _OF_JOBS = "is set for every process; --workers, --ps and --controller make a job"
 _REFUSED = {
     **dict.fromkeys(
@@ -189,15 +178,14 @@ def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
             raise FlagError(name, ACCEPTED[name].text(run_flags[name]), reason)
     if run_flags.get("cluster", "flags") != "flags":
         raise FlagError("cluster", run_flags["cluster"], _OF_JOBS)
-    flag_file = OutputFile("write_flagfile", options.write_flagfile, _FLAG_FILE)
-    outputs = [*options.output_files(_OUTPUT), flag_file]
+    outputs = [*options.output_files, OutputFile("write_flagfile", options.write_flagfile)]
     if options.list:
         why = "is written after a search; --list runs nothing"
         for file in outputs[1:]:
             if file.path is not None:
                 raise FlagError(file.flag, file.path, why)
-        outputs = [OutputFile("output", options.output, _LISTED)]
-    check_outputs(outputs, [options.space])
+        outputs = outputs[:1]
+    check_outputs(outputs, (options.space, *run_flags.get("plugin", ())))
 
 
 def _make_settings(

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from cnnbench.base.text import count_text, format_interval, milliseconds
 from cnnbench.records.explanation import Cause, Explanation, FactChange
 
-ANSWER = rb"(A step takes |Not distinguishable |No significant difference|Inconclusive: )"
-"""Matches the beginning of every answer."""
-
 _ALSO = 0.1  # The answer names a second cause if it explains this share of the difference.
 _MOST_NAMED = 2  # The answer names at most this many causes.
 _SMALLEST = 1e-6  # Shorter times, in seconds, are shown as 0.

@@ -103,6 +103,11 @@ class RulesFile:
             raise FlagError("rules", str(self), str(error)) from None
 
 
+def rules_paths(flag_value: str | None) -> list[str]:
+    """Paths of the files from which `load_rules` may read."""
+    return _paths() if flag_value is None else [flag_value]
+
+
 def _paths() -> list[str]:
     """Paths of files that may contain rules: in the current folder, then in the folders above it
     that belong to the same repository.

@@ -225,7 +225,7 @@ Other units have no base unit.
 """
 
 
-@register_export("bencher", rb'\{(\s*"[^\n]*": \{\s*"[^\n]*": \{\s*"value": |\}\s*$)')
+@register_export("bencher")
 def bencher(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes metrics in the Bencher Metric Format (Bencher 0.6.12), for ``bencher run --adapter
     json``.
@@ -246,7 +246,7 @@ def bencher(figures: Sequence[ExportedMetric]) -> Exported:
     return _to_json(benchmarks), left_out
 
 
-@register_export("github-action-benchmark", rb'\[(\s*\{\s*"name": |\]\s*$)')
+@register_export("github-action-benchmark")
 def github_action_benchmark(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes metrics as custom JSON for the action benchmark-action/github-action-benchmark
     (v1.22).
@@ -291,7 +291,7 @@ def github_action_benchmark(figures: Sequence[ExportedMetric]) -> Exported:
     return _to_json(entries), "; ".join(remarks)
 
 
-@register_export("mlflow", rb'\{\s*"runs": \[')
+@register_export("mlflow")
 def mlflow(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes the bodies of requests to MLflow's REST API 2.0 (MLflow 3.17), which create one MLflow
     run for each configuration and revision.
@@ -357,7 +357,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 """Characters that must be escaped in the texts of OpenMetrics."""
 
 
-@register_export("openmetrics", rb"# (TYPE cnnbench_|EOF)")
+@register_export("openmetrics")
 def openmetrics(figures: Sequence[ExportedMetric]) -> Exported:
     """Writes metrics as OpenMetrics 1.0 text for Prometheus, for ``promtool tsdb create-blocks-from
     openmetrics``.

@@ -12,9 +12,6 @@ from cnnbench.base.escapes import to_plain_line
 from cnnbench.judge.compare import Comparison, MetricResult, Verdict
 from cnnbench.judge.compare.verdicts import AnnotationLevel
 from cnnbench.judge.report.comparison import summary_lines, verdict_with_reason
-from cnnbench.records.files import register_file_kind
-
-register_file_kind("github", rb"::(error|warning|notice) title=")
 
 _MOST_ANNOTATIONS = 10
 

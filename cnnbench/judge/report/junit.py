@@ -17,9 +17,6 @@ from cnnbench.judge.report.comparison import (
     summary_lines,
     verdict_with_reason,
 )
-from cnnbench.records.files import register_file_kind
-
-register_file_kind("junit", rb'<\?xml[^>]*>\s*<testsuites name="cnnbench')
 
 _SUITE = "cnnbench compare"
 

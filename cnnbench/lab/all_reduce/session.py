@@ -103,9 +103,7 @@ class AllReduceBenchmark:
         self._writer = writer
         self._messages = messages
         self._progress = progress
-        self._results = ResultFiles(
-            params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind
-        )
+        self._results = ResultFiles(params.result_json, params.result_csv, REDUCTIONS)
         config = {**params.as_dict(), "sizes": [w.name for w in plan.workloads]}
         subject = repository.measured_code(params.as_dict())
         self._so_far = AllReduceRecord(
@@ -136,7 +134,7 @@ class AllReduceBenchmark:
             self._messages.notice(notice)
         if self._so_far.subject is not None and self._so_far.subject.unknown_commit_warning:
             self._messages.warning(self._so_far.subject.unknown_commit_warning, "commit")
-        continued = self._results.check_writable()
+        continued = self._results.check_writable(inputs=self.params.plugin)
         if continued is not None:
             self._messages.notice(continued)
         with self._membership.reporting_end(self._write_record):

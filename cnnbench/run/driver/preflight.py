@@ -18,10 +18,8 @@ from cnnbench.records.files import (
     OutputFile,
     ensure_writable,
     prepare_export,
-    register_file_kind,
     resolve_links,
 )
-from cnnbench.records.profiles import StepProfile
 from cnnbench.records.result_files import ResultFiles
 
 _RESTART_SECONDS = 3.0
@@ -105,27 +103,16 @@ def check_steps_left(plan: RunPlan, folder: str) -> None:
             plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
 
 
-_GRAPH = register_file_kind("graph", rb"\n[\x80-\xff]{0,4}[\x00-\x7f]\n[\x00-\x7f]")
-_GRAPH_TEXT = register_file_kind("graph as text", rb"node \{")
-_OPERATIONS = register_file_kind("table of operations", rb"operations of warm-up step ")
-_TRACE = register_file_kind("trace", rb'\{"displayTimeUnit": ')
-
-
 def output_files(plan: RunPlan) -> Iterator[OutputFile]:
-    """The output files of a run except its records, each with its flag and kind."""
-    yield OutputFile("graph_file", plan.params.graph_file, _graph_kind(plan.params.graph_file))
-    yield OutputFile("tfprof_file", plan.params.tfprof_file, _OPERATIONS)
-    yield OutputFile("profile_json", plan.params.profile_json, StepProfile.kind)
-    yield OutputFile(
-        "trace_file",
-        plan.params.trace_file if plan.params.use_chrome_trace_format else "",
-        _TRACE,
-    )
+    """The output files of a run except its records, each with its flag."""
+    for flag in ("graph_file", "tfprof_file", "profile_json"):
+        yield OutputFile(flag, getattr(plan.params, flag))
+    if plan.params.use_chrome_trace_format:
+        yield OutputFile("trace_file", plan.params.trace_file)
     prefix = plan.params.partitioned_graph_file_prefix
     # There is one file for each device, and one file for the host.
     for number in range(plan.params.num_gpus + 1 if prefix else 0):
-        path = partition_path(prefix or "", number)
-        yield OutputFile("partitioned_graph_file_prefix", path, _graph_kind(path))
+        yield OutputFile("partitioned_graph_file_prefix", partition_path(prefix or "", number))
     if plan.params.profile_layers:
         # Imported only if the flag is given, because charts load slowly.
         from cnnbench.run.observe.layers import SUFFIXES
@@ -135,7 +122,3 @@ def output_files(plan: RunPlan) -> Iterator[OutputFile]:
                 listed = ", ".join(f".{suffix}" for suffix in SUFFIXES)
                 raise FlagError("profile_layers", path, f"must end in one of {listed}")
             yield OutputFile("profile_layers", path)
-
-
-def _graph_kind(path: str | None) -> str:
-    return _GRAPH_TEXT if (path or "").endswith("txt") else _GRAPH

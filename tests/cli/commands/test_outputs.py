@@ -1,4 +1,4 @@
-"""Files that commands write: replaced by their like alone, and refused before the work.
+"""Files that commands write: they replace any file but an input, and are refused before the work.
 
 Tests cnnbench/cli/commands/__init__.py.
 """
@@ -34,7 +34,7 @@ def sides(save, tmp_path):
         ],
     ),
 )
-def test_only_the_like_is_replaced(command, flag, forms, sides, tmp_path, call):
+def test_any_file_is_replaced(command, flag, forms, sides, tmp_path, call):
     if not forms:
         text = " ".join(call(command, "--help").out.split())
         forms = re.search(r"--format=TEXT .*?; one of (.*?)\)", text)[1].split(", ")
@@ -43,17 +43,46 @@ def test_only_the_like_is_replaced(command, flag, forms, sides, tmp_path, call):
         output = tmp_path / f"out{suffix}"
         words = [*command.split(), *(sides if command == "compare" else sides[:1])]
         words += [f"--{flag}={output}", *([] if suffix else [f"--format={form}"])]
-        output.unlink(missing_ok=True)
-        call(*words)
-        call(*words)
-        assert output.stat().st_size
         output.write_text("import this\n")
-        refusal = (
-            f"--{flag}={output}: is a file of another kind, so it is not overwritten; "
-            "choose another name"
-        )
-        assert refusal in call(*words, code=2).err
-        assert output.read_text() == "import this\n"
+        call(*words)
+        content = output.read_bytes()
+        assert len(content) > 100
+        call(*words)
+        assert output.read_bytes()[:20] == content[:20] != b"import this\n"
+
+
+INPUTS = {
+    "record": ("compare {base} {new} --output={base}/base0.json", "output"),
+    "pattern": ("report {base}/*.json --format=csv --output={base}/base0.json", "output"),
+    "baseline": (
+        "report {new} --baseline={base} --output={base}/base0.json --format=csv",
+        "output",
+    ),
+    "rules": ("compare {base} {new} --rules={file} --output={file}", "output"),
+    "plug-in": ("history {base} --plugin={plugin} --format=csv --output={plugin}", "output"),
+    "plug-in of a run": ("--model=trivial --plugin={plugin} --result_json={plugin}", "result_json"),
+    "flag file": ("compare {base} {new} --flagfile={file} --output={file}", "output"),
+    "flag file of a run": ("--flagfile={file} --result_json {file}", "result_json"),
+    "flag file of a search": ("tune --flagfile={file} --write_flagfile={file}", "write_flagfile"),
+    "plug-in of reductions": (
+        "allreduce --device=cpu --num_gpus=2 --plugin={plugin} --result_json={plugin}",
+        "result_json",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_no_input_is_replaced(name, sides, tmp_path, call):
+    file, plugin = tmp_path / "file", tmp_path / "plugin.py"
+    file.write_text("")
+    plugin.write_text("INITIALISES_ONLY = True\n")
+    words, flag = INPUTS[name]
+    places = {"base": sides[0], "new": sides[1], "file": file, "plugin": plugin}
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    out, err = call(*words.format(**places).split(), code=2)
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"cnnbench: error: --{flag}={tmp_path}")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_the_ending_of_a_file_names_its_format(sides, tmp_path, call):
@@ -170,17 +199,31 @@ def test_faulty_files_are_named_and_make_the_answer_incomplete(command, sides, t
     "flag",
     ["result_json", "result_csv", "graph_file", "tfprof_file", "trace_file", "export_dir"],
 )
-def test_a_run_refuses_a_link_to_itself_and_files_of_others(flag, tmp_path, call):
-    loop, mine = tmp_path / "loop", tmp_path / "mine"
+def test_a_run_refuses_a_link_to_itself_and_a_folder_with_files(flag, tmp_path, call):
+    loop, folder = tmp_path / "loop", tmp_path / "folder"
     loop.symlink_to(loop)
-    mine.write_text("import this\n")
+    folder.mkdir()
+    (folder / "mine").write_text("import this\n")
     for path, reason in (
         (loop, "is a symbolic link that leads back to itself"),
-        (mine, "is not a folder" if flag == "export_dir" else ""),
+        (
+            folder,
+            "contains files, but no saved_model.pb" if flag == "export_dir" else "is a folder",
+        ),
     ):
         out, err = call("--model=trivial", "--device=cpu", f"--{flag}={path}", code=2)
         assert (out, err.count("\n")) == ("", 1)
         assert err.startswith(f"cnnbench: error: --{flag}={path}: {reason}")
+    assert (folder / "mine").read_text() == "import this\n"
+
+
+def test_a_run_appends_to_no_other_table_and_exports_to_no_file(tmp_path, call):
+    mine = tmp_path / "mine"
+    mine.write_text("import this\n")
+    for flag, reason in (("result_csv", "its column 1 differs"), ("export_dir", "is not a folder")):
+        out, err = call("--model=trivial", "--device=cpu", f"--{flag}={mine}", code=2)
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith(f"cnnbench: error: --{flag}={mine}: {reason}")
     assert mine.read_text() == "import this\n"
 
 

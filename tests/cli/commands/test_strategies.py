@@ -15,7 +15,6 @@ from cnnbench.campaigns.strategies import weights
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
 from cnnbench.records.campaigns import StrategiesDocument
-from cnnbench.records.files import KINDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,8 +28,6 @@ def test_modes_are_measured_and_have_equal_weights(call, tmp_path, loaded_proces
     modes = "--modes=parameter_server,replicated"
     out = ("--format=json", f"--results={results}", f"--plot={plot}")
     text = call("strategies", *TINY, *STEPS, modes, *out).out
-    assert KINDS["strategies"](text.encode())
-    assert KINDS[".svg"](plot.read_bytes())
     document = json.loads(text)
     rows = {row["mode"]: row for row in document["rows"]}
     names = ["one_tower", "parameter_server", "replicated"]

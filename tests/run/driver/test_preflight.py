@@ -43,10 +43,3 @@ def test_tables_and_charts_of_layers_have_a_suffix_that_names_them():
     assert files(profile_layers=",".join(paths)) == [("profile_layers", path) for path in paths]
     with pytest.raises(FlagError, match=r"profile_layers=b\.svgz: .*\.csv"):
         files(profile_layers="a.csv,b.svgz")
-
-
-@pytest.mark.parametrize(("path", "as_text"), [("g.pbtxt", True), ("g.txt", True), ("g", False)])
-def test_a_graph_is_text_if_its_name_says_so(path, as_text):
-    plan = SimpleNamespace(params=Params(graph_file=path, partitioned_graph_file_prefix=path))
-    kinds = [file.kind for file in output_files(plan) if file.path]
-    assert {"text" in kind for kind in kinds} == {as_text}

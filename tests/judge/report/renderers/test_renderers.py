@@ -24,8 +24,6 @@ from cnnbench.judge.report.comparison import (
     mentioned_differences,
 )
 from cnnbench.judge.report.renderers import FORMATS, render, terminal_text, wants_colour
-from cnnbench.records.codec import load_documents
-from cnnbench.records.files import KINDS
 from cnnbench.records.profiles import UPDATE
 from cnnbench.records.run import ModelInfo
 from cnnbench.records.subject import Subject
@@ -143,8 +141,6 @@ def test_the_answer_is_wrapped_to_the_width_of_the_terminal(everything, monkeypa
     head = text.split("\n\n")[0]
     assert max(map(len, head.splitlines())) <= 60
     assert head.split() == f"{everything.answer} {everything.advice}".split()
-    load_documents()  # Commands register the kinds of their tables.
-    assert KINDS["table of comparison"](text.encode())
 
 
 @pytest.mark.parametrize(
