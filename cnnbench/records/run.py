@@ -529,8 +529,7 @@ class PrintedSpeed:
 
     Attributes:
       step: number of the timed step.
-      images_per_sec: the printed speed. tf_cnn_benchmarks prints the mean speed of the timed steps
-        so far.
+      images_per_sec: the printed speed, which is the mean speed of the timed steps so far.
       uncertainty, jitter: the printed values, in images per second; None if not printed.
       loss: loss of the step; None if not printed.
     """

@@ -45,7 +45,6 @@ from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.rows import records_to_measurements
 from cnnbench.judge.metrics.judged import SPEEDS
 from cnnbench.judge.metrics.measurement import (
-    RUN,
     MeasuredReduction,
     Measurement,
     fact_text,
@@ -151,7 +150,7 @@ class MeasurementGroup:
         that are unknown: network, precision, batch size and number of processes.
         """
         imported, flags = self.imported, self.configuration.flags
-        if self.configuration.kind != RUN or not imported:
+        if not imported:
             return ()
         lacks_flags = IMPORTED in flags
         names = [name for name in _WORK_FLAGS if lacks_flags and flags.get(name) is None]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import ClassVar, TypeAlias
 
 from cnnbench.base.slow_steps import SlowSteps, find_slow_steps, median_slow_steps
@@ -517,7 +517,8 @@ class RevisionOrder:
                 self._heads[base] = head
                 bases.setdefault(head, []).append(base)
         placed = _bases_first(dict.fromkeys(map(revision_of, entries)), bases)
-        placed = sort_by_optional_place(placed, partial(_place, order or {}))
+        if order is not None:
+            placed = sort_by_optional_place(placed, lambda revision: order.get(revision[1]))
         self._places = {revision: place for place, revision in enumerate(placed)}
 
     def sort_key(self, entry: HistoryEntry) -> tuple[int, str]:
@@ -544,10 +545,6 @@ class RevisionOrder:
         if newest is None or revision[:-1] != newest[:-1]:
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
-
-
-def _place(places: Mapping[str, int], revision: Revision) -> int | None:
-    return places.get(revision[1])
 
 
 def _revision_pairs(pairs: Iterable[Pair]) -> Iterator[tuple[Revision, Revision]]:

@@ -216,7 +216,6 @@ _UNITS: dict[str, tuple[str, float]] = {
     "share": ("ratio", 1.0),
     "share of the peak": ("ratio", 1.0),
     "top-1": ("ratio", 1.0),
-    "number": ("", 1.0),
     "loss": ("", 1.0),
     "CPUs": ("", 1.0),
 }
