@@ -87,6 +87,12 @@ class ObsoleteParams:
     num_omp_threads: int = flag(0, _OPENMP)
     result_storage: str | None = flag(None, "Use --result_json or --benchmark_log_dir.")
     pretrain_dir: str | None = flag(None, "Use --train_dir or --backbone_model_path.")
+    tfprof_file: str | None = flag(
+        None,
+        "Use --profile_json for the times of layers and kinds of operations, or cnnbench roofline "
+        "for a table of them.",
+        unset="",
+    )
     debugger: str | None = flag(
         None, "TensorFlow 2 has no tfdbg. If the loss is not finite, the run reports it at once."
     )

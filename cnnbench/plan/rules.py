@@ -51,7 +51,7 @@ def _refuse_shared(p: RunFacts) -> None:
         # checkpoints.
         if flag != "trace_file" or p.params.use_chrome_trace_format
         for value in [SPECS[flag].text(getattr(p.params, flag) or "")]
-        for path in (value.split(",") if flag in ("profile_layers", plugins.FLAG) else [value])
+        for path in (value.split(",") if flag == plugins.FLAG else [value])
         if path
     )
 

@@ -185,11 +185,7 @@ run --quiet_conditions=lod | --quiet_conditions
 run --graph_file=none/x.pb | --graph_file
 run --partitioned_graph_file_prefix=none/x | --partitioned_graph_file_prefix
 run --trace_file=none/x | --trace_file
-run --tfprof_file=none/x | --tfprof_file
 run --profile_json=none/x | --profile_json
-run --profile_layers=none/x.svg | --profile_layers
-run --profile_layers=x.txt,x.doc | --profile_layers
-run --profile_layers=x.svg, | --profile_layers
 run --nouse_chrome_trace_format --trace_file=ff/below | --trace_file
 run --benchmark_log_dir=ff/below | --benchmark_log_dir
 run --xla --xla_cache_dir=ff/below | --xla_cache_dir
@@ -202,16 +198,12 @@ run --export_dir=. | --export_dir
 run --train_dir=d --export_dir=d | --export_dir
 run --graph_file=a.json --result_json=./a.json | --graph_file
 run --profile_json=x --result_json=x | --profile_json
-run --tfprof_file=a.txt --profile_layers=b.svg,a.txt | --profile_layers
 run --partitioned_graph_file_prefix=a.txt --result_json=a1.txt | --partitioned_graph_file_prefix
 # Profilers need warm-up steps
 run --partitioned_graph_file_prefix=x NO_WARMUP | --partitioned_graph_file_prefix
 run --profile_json=x NO_WARMUP | --profile_json
 run --trace_file=x NO_WARMUP | --trace_file
-run --tfprof_file=x NO_WARMUP | --tfprof_file
 run --profile_json=x --trace_file=y | --profile_json
-run --profile_json=x --tfprof_file=y | --profile_json
-run --profile_json=x --profile_layers=y.txt | --profile_json
 run --profile_json=x --partitioned_graph_file_prefix=y | --profile_json
 run --profile_json=x --profile_steps=0 | --profile_steps
 # Flags that a model or a data set does not support
@@ -383,9 +375,7 @@ run COORDINATED CHIEF --steps_per_execution=2 | --steps_per_execution
 run ME ASYNCHRONOUS --steps_per_execution=2 | --steps_per_execution
 run --steps_per_execution=2 --eval --train_dir=x | --steps_per_execution
 run --steps_per_execution=2 --input_only --data_dir=x | --steps_per_execution
-run --steps_per_execution=2 --profile_layers=x.txt | --steps_per_execution
 run --steps_per_execution=2 --profile_json=x | --steps_per_execution
-run --steps_per_execution=2 --tfprof_file=x | --steps_per_execution
 run --steps_per_execution=2 --partitioned_graph_file_prefix=x | --steps_per_execution
 run --steps_per_execution=0 | --steps_per_execution
 run COORDINATED CHIEF --ema_decay=0.9 | --ema_decay

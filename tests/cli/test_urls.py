@@ -134,18 +134,14 @@ def test_urls_in_flag_files_and_suites(tmp_path, capsys):
 def test_file_urls_are_local_paths(tmp_path, capfd):
     names = {
         **{"result_json": "{}.json", "result_csv": "{}.csv"},
-        **dict.fromkeys(("trace_file", "tfprof_file", "graph_file"), "{}.gz"),
+        **dict.fromkeys(("trace_file", "graph_file"), "{}.gz"),
         **dict.fromkeys(("train_dir", "export_dir", "benchmark_log_dir", "eval_dir"), "{}"),
-        "profile_layers": "{}.csv,file://{folder}/layers.svg",
     }
-    given = {
-        name: f"file://{tmp_path}/{form.format(name, folder=tmp_path)}"
-        for name, form in names.items()
-    }
+    given = {name: f"file://{tmp_path}/{form.format(name)}" for name, form in names.items()}
     during = {"eval_during_training_every_n_steps": 4, "summary_verbosity": 1}
     assert command(**given, **during, peak_flops=1e12) == 0
-    made = {form.partition(",")[0].format(name) for name, form in names.items()}
-    assert {path.name for path in tmp_path.iterdir()} == {*made, "layers.svg", "empty"}
+    made = {form.format(name) for name, form in names.items()}
+    assert {path.name for path in tmp_path.iterdir()} == {*made, "empty"}
     capfd.readouterr()
     assert main(["compare", f"file://{tmp_path}/result_json.json", given["result_json"]]) == 3
     folder = f"file://{tmp_path}/report.html"

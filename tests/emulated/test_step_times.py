@@ -133,7 +133,7 @@ BESIDE: Mapping[str, tuple[Flags, bool]] = {
         },
         True,
     ),
-    "profiles": ({"profile_layers": "layers.txt", "trace_file": "trace.json"}, False),
+    "a trace": ({"trace_file": "trace.json"}, False),
 }
 
 

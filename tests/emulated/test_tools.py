@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from itertools import pairwise
 
@@ -85,20 +84,13 @@ def test_a_profile_divides_the_time_of_streams(emulated, gpus, flags):
         assert truth["copy"] > 0.002
 
 
-def test_the_files_of_a_profiled_step(emulated):
-    files = ("--profile_layers=layers.csv", "--trace_file=trace.json", "--tfprof_file=table.txt")
-    found = emulated(*LENET, *files, "--num_gpus=2", gpus=2, rules=f"{SLOW}=50000")
-    table = (found.folder / "table.txt").read_text()
-    milliseconds = float(re.search(rf"^{SLOW}:\w+ +([\d.]+) ", table, re.MULTILINE)[1])
+def test_the_trace_of_a_step(emulated):
+    found = emulated(
+        *LENET, "--trace_file=trace.json", "--num_gpus=2", gpus=2, rules=f"{SLOW}=50000"
+    )
     step = warmed_up(found.work, WARM_UP - 1)
     (slow,) = [one.end - one.start for one in step if one.operation.startswith(SLOW)]
     assert slow >= 0.05
-    assert milliseconds == pytest.approx(1e3 * slow, rel=0.01)
-    layers = (found.folder / "layers.csv").read_text().splitlines()
-    backward = {line.split(",")[0]: float(line.split(",")[2]) for line in layers[1:]}
-    truth = {name: spent for name, spent in divided(step).items() if "gradient_tape" in name}
-    conv1 = sum(spent for name, spent in truth.items() if "/conv1/" in name)
-    assert backward["conv1"] == pytest.approx(conv1, rel=0.02)
     events = json.loads((found.folder / "trace.json").read_text())["traceEvents"]
     planes = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
     assert {"/device:GPU:0", "/device:GPU:1"} <= set(planes.values())

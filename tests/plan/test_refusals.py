@@ -182,8 +182,6 @@ def test_each_worker_needs_a_file_where_files_are_divided(tmp_path):
         # Then the trace file is a folder for files of TensorFlow's profiler.
         ({"trace_file": "t", "result_json": "t", "use_chrome_trace_format": False}, None),
         ({"graph_file": "t", "result_json": "t", "use_chrome_trace_format": False}, "graph_file"),
-        ({"profile_layers": "a.svg,b.txt", "result_json": "b.txt"}, "profile_layers"),
-        ({"profile_layers": "a.svg,b.txt", "result_json": "a.svg,b.txt"}, None),
         ({"graph_file": "a,b", "result_json": "a,b"}, "graph_file"),
         ({"graph_file": "a,b", "result_json": "b"}, None),
     ],

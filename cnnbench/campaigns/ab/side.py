@@ -217,8 +217,7 @@ def check_flags_of_commit(side: AbSide, commit: str, folder: str | Path = ".") -
     files would be removed with the worktree.
     """
     for name, value in replace(side, checkout=None).given_flags.items():
-        paths = value.split(",") if name in WRITTEN else ()
-        if any(path and not (os.path.isabs(path) or is_url(path)) for path in paths):
+        if name in WRITTEN and value and not (os.path.isabs(value) or is_url(value)):
             reason = "is in a worktree that is removed; give an absolute path"
             raise FlagError(name, value, reason)
     if side.python is not None or any(FLAG_FILE in word for word in side.flags):

@@ -155,19 +155,6 @@ class OutputParams:
         True,
         "If false, --trace_file names a folder for tensorboard --logdir.",
     )
-    tfprof_file: str | None = _profile(
-        None,
-        "Profile the same step as --trace_file, and write its operations, sorted by time, to "
-        "this file.",
-        path="file",
-        unset="",
-    )
-    profile_layers: str | None = _profile(
-        None,
-        "Profile the same step as --trace_file, and write time, memory and FLOPs of every layer "
-        "to these files (comma-separated): a table to .txt or .csv, a plot to .svg, .png or .pdf.",
-        path="file",
-    )
     profile_json: str | None = _profile(
         None,
         "Profile the last steps of the warm-up, and write their times to this file, by layer, kind "

@@ -307,8 +307,6 @@ _OTHER_WORK = names_of_flags(specs_of(RunParams), RunPart.WORK)
 _UPDATING = names_of_flags(specs_of(RunParams), RunPart.UPDATE)
 _OF_ONE_STEP = {
     "profile_json": "explain, roofline and --profile_json divide",
-    "profile_layers": "--profile_layers divides",
-    "tfprof_file": "--tfprof_file divides",
     "partitioned_graph_file_prefix": "--partitioned_graph_file_prefix writes",
 }
 _ONE_STEP = "a single step; leave out one of the two flags"

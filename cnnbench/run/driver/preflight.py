@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from cnnbench.base.locks import lock_folder
 from cnnbench.base.terminal import MessageWriter
@@ -105,20 +104,11 @@ def check_steps_left(plan: RunPlan, folder: str) -> None:
 
 def output_files(plan: RunPlan) -> Iterator[OutputFile]:
     """The output files of a run except its records, each with its flag."""
-    for flag in ("graph_file", "tfprof_file", "profile_json"):
-        yield OutputFile(flag, getattr(plan.params, flag))
+    yield OutputFile("graph_file", plan.params.graph_file)
+    yield OutputFile("profile_json", plan.params.profile_json)
     if plan.params.use_chrome_trace_format:
         yield OutputFile("trace_file", plan.params.trace_file)
     prefix = plan.params.partitioned_graph_file_prefix
     # There is one file for each device, and one file for the host.
     for number in range(plan.params.num_gpus + 1 if prefix else 0):
         yield OutputFile("partitioned_graph_file_prefix", partition_path(prefix or "", number))
-    if plan.params.profile_layers:
-        # Imported only if the flag is given, because charts load slowly.
-        from cnnbench.run.observe.layers import SUFFIXES
-
-        for path in plan.params.profile_layers.split(","):
-            if Path(path).suffix.lower()[1:] not in SUFFIXES:
-                listed = ", ".join(f".{suffix}" for suffix in SUFFIXES)
-                raise FlagError("profile_layers", path, f"must end in one of {listed}")
-            yield OutputFile("profile_layers", path)

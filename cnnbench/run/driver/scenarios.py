@@ -116,12 +116,11 @@ def train(run: RunContext, work: ForwardWork) -> float | None:
             write_graph("graph_file", flags.graph_file, work.step.graph.as_graph_def())
         global_step, steps = begin(run, work)
         probes = [] if run.profiler is None else [*run.profiler.probes(work.step.graph)]
-        files_of_probes = flags.trace_file, flags.tfprof_file, flags.profile_layers
-        if any((*files_of_probes, flags.partitioned_graph_file_prefix)):
+        if flags.trace_file or flags.partitioned_graph_file_prefix:
             # Imported only if a profile is made, because readers of profiles load slowly.
             from cnnbench.run.driver.observers.profiles import make_warm_up_profilers
 
-            probes += make_warm_up_profilers(run.plan, work.step.graph, run.messages)
+            probes += make_warm_up_profilers(run.plan, run.messages)
         training = Training(
             run, work, interrupts, global_step=global_step, probes=probes, observers=observers
         )

@@ -16,17 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cnnbench.base.tables import align_table
-from cnnbench.base.text import number, percent
 from cnnbench.run.observe.messages import message_class
-
-_TIMES = (
-    "times of concurrent operations add up; collectives and copies between devices get only time "
-    "in which no other operation of the step runs"
-)
-
-MOST = 20
-"""Number of rows in the table of the longest operations."""
 
 _GPU = "/device:GPU:"
 _ON_HOST = re.compile(r"([\w.][\w./>-]*):([A-Za-z_]\w*)")
@@ -297,42 +287,3 @@ def _kernel_operation(event: XEvent) -> tuple[str, str] | None:
             if match := _BY_NCCL.match(text):
                 return match[0], f"Nccl{match[1]}"
     return None
-
-
-def operation_table(runs: Sequence[ExecutedOperation], title: str) -> str:
-    """Formats two tables: times by type of operation, and the longest operations.
-
-    Operations of the input pipeline are included.
-
-    The time of an operation is its time on its thread (CPU), or the time of its kernels and copies
-    (GPU). The time of a collective or of a copy between devices is its share of the wall time, as
-    in `divide_wall_time_of_step`.
-    """
-    parts, _, _ = _divide_wall_time(runs)
-    seconds = [
-        (part if run.priority is TimePriority.WAITS else run.end - run.start) * PICOSECONDS
-        for run, part in zip(runs, parts, strict=True)
-    ]
-    by_type = _group_seconds((run.type for run in runs), seconds)
-    by_name = _group_seconds((f"{run.name}:{run.type}" for run in runs), seconds)
-    lines = [title, _TIMES, "", *align_table(_table_rows("type", by_type, sum(seconds))), ""]
-    rows = _table_rows(f"the {MOST} longest operations", by_name[:MOST], sum(seconds))
-    lines += align_table(rows)
-    return "\n".join(lines) + "\n"
-
-
-def _group_seconds(keys: Iterable[str], seconds: Iterable[float]) -> list[tuple[str, list[float]]]:
-    groups: defaultdict[str, list[float]] = defaultdict(list)
-    for key, spent in zip(keys, seconds, strict=True):
-        groups[key].append(spent)
-    return sorted(groups.items(), key=lambda item: (-sum(item[1]), item[0]))
-
-
-def _table_rows(
-    title: str, groups: Iterable[tuple[str, list[float]]], total: float
-) -> list[list[str]]:
-    rows = [[title, "ms", "share", "count"]]
-    for name, seconds in groups:
-        share = sum(seconds) / total if total else None
-        rows.append([name, number(sum(seconds) * 1e3), percent(share), str(len(seconds))])
-    return rows

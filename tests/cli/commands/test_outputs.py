@@ -197,7 +197,7 @@ def test_faulty_files_are_named_and_make_the_answer_incomplete(command, sides, t
 
 @pytest.mark.parametrize(
     "flag",
-    ["result_json", "result_csv", "graph_file", "tfprof_file", "trace_file", "export_dir"],
+    ["result_json", "result_csv", "graph_file", "profile_json", "trace_file", "export_dir"],
 )
 def test_a_run_refuses_a_link_to_itself_and_a_folder_with_files(flag, tmp_path, call):
     loop, folder = tmp_path / "loop", tmp_path / "folder"

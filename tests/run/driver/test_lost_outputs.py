@@ -62,7 +62,7 @@ def test_a_folder_that_vanishes_takes_nothing_else_along(during, lost, tmp_path)
 
 def test_files_that_fail_during_a_run_do_not_end_it(during, lost, tmp_path):
     path = tmp_path / "r.json"
-    single = {"graph_file": "g", "tfprof_file": "t", "profile_layers": "l.csv"}
+    single = {"graph_file": "g", "trace_file": "t"}
     more = {"partitioned_graph_file_prefix": "p", "benchmark_log_dir": "b", "export_dir": "e/x"}
     flags = {name: lost / file for name, file in {**single, **more}.items()}
     flags |= {"eval_dir": lost / "eval", "summary_verbosity": 1, "num_eval_batches": 1}

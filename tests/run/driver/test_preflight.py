@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.run.driver.preflight import output_files, partition_path
 
@@ -26,7 +25,7 @@ def test_the_number_of_a_device_is_before_the_suffix(prefix, path):
 
 def test_a_run_writes_what_its_flags_name():
     assert files() == []
-    named = {name: f"{name}.x" for name in ("graph_file", "tfprof_file", "profile_json")}
+    named = {name: f"{name}.x" for name in ("graph_file", "profile_json")}
     assert files(**named) == [*named.items()]
     assert files(trace_file="t", use_chrome_trace_format=True) == [("trace_file", "t")]
     assert files(trace_file="t", use_chrome_trace_format=False) == []
@@ -36,10 +35,3 @@ def test_each_device_and_the_host_have_a_graph():
     flag = "partitioned_graph_file_prefix"
     expected = [(flag, f"part{number}.pb") for number in range(4)]
     assert files(num_gpus=3, **{flag: "part.pb"}) == expected
-
-
-def test_tables_and_charts_of_layers_have_a_suffix_that_names_them():
-    paths = ["a.csv", "b/c.SVG"]
-    assert files(profile_layers=",".join(paths)) == [("profile_layers", path) for path in paths]
-    with pytest.raises(FlagError, match=r"profile_layers=b\.svgz: .*\.csv"):
-        files(profile_layers="a.csv,b.svgz")

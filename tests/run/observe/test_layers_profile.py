@@ -1,12 +1,9 @@
-"""--profile_layers: time, memory and FLOPs by layer.
+"""Layers, kinds, bytes and FLOPs of the operations in a profile.
 
-Tests cnnbench/run/observe/work.py and cnnbench/run/observe/layers.py.
+Tests cnnbench/run/observe/work.py.
 """
 
-import csv
-import json
 import re
-from collections import Counter
 
 import pytest
 import tensorflow as tf
@@ -18,7 +15,6 @@ from cnnbench.models import get_model
 from cnnbench.models.cpu_operations import FASTEST_ALGORITHMS, CpuOperations
 from cnnbench.models.declaration import FlopCounts, declare, scope_flops
 from cnnbench.plan import make_plan
-from cnnbench.records.files import OutputFile, check_outputs
 from cnnbench.records.profiles import (
     COPIES,
     FORWARD,
@@ -30,14 +26,6 @@ from cnnbench.records.profiles import (
     UPDATE,
     StepPartKey,
 )
-from cnnbench.run.observe.layers import (
-    Layer,
-    layer_chart,
-    layer_table,
-    layers_of_step,
-    write_layers,
-)
-from cnnbench.run.observe.operations import WallTimes
 from cnnbench.run.observe.work import OperationWorkFinder, flops_by_part, make_work_finder
 
 
@@ -77,33 +65,24 @@ def _graph():
 
 
 def test_operations_belong_to_the_innermost_layer():
-    seconds = {
-        ("tower_0/block/affine0/MatMul", "MatMul"): 0.5,
-        ("tower_1/block/affine0/MatMul", "MatMul"): 0.25,
-        ("gradient_tape/tower_0/block/affine0/MatMul/MatMul_1", "MatMul"): 1.0,
-        ("tower_0/block/Relu", "Relu"): 0.125,
-        ("tower_0/Relu_7", "Relu"): 0.5,
-        ("gradient_tape/tower_0/ReluGrad_3", "ReluGrad"): 0.25,
-        ("tower_0/AddN", "AddN"): 0.0625,
-        ("allreduce_0/AddN", "AddN"): 1.5,
-        ("allreduce_0/AddN/_27", "_Send"): 0.5,
+    layers = {
+        ("tower_0/block/affine0/MatMul", "MatMul"): ("block/affine0", FORWARD),
+        ("tower_1/block/affine0/MatMul", "MatMul"): ("block/affine0", FORWARD),
+        ("gradient_tape/tower_0/block/affine0/MatMul/MatMul_1", "MatMul"): (
+            *("block/affine0", TO_INPUT),
+        ),
+        ("tower_0/block/Relu", "Relu"): ("block", FORWARD),
+        ("tower_0/Relu_7", "Relu"): ("Relu", FORWARD),
+        ("gradient_tape/tower_0/ReluGrad_3", "ReluGrad"): ("Relu", TO_INPUT),
+        ("tower_0/AddN", "AddN"): ("AddN", TO_INPUT),
+        ("allreduce_0/AddN", "AddN"): (REST, OUTSIDE),
+        ("allreduce_0/AddN/_27", "_Send"): (REST, OUTSIDE),
     }
-    flops = {"": 0, "block": 0, "block/affine0": 48, "idle": 0}
-    graph = _graph()
-    works = OperationWorkFinder(graph, [], flops, {})
-    assert all(works.is_of_step(name) for name, _ in seconds)
+    works = OperationWorkFinder(_graph(), [], {"": 0, "block": 0, "block/affine0": 48}, {})
+    assert all(works.is_of_step(name) for name, _ in layers)
     assert not works.is_of_step("DecodeJpeg")
-    times = WallTimes(seconds, 4.0, 0.25, Counter())
-    assert layers_of_step(times, works, graph, flops) == [
-        Layer("block", 0.125),
-        Layer("block/affine0", 0.75, 1.0, 2 * 4 * 4, 48),
-        # Handed to the block and to the gradient, counted once.
-        Layer("Relu", 0.5, 0.25, 2 * 4 * 4),
-        Layer("AddN", 0.0, 0.0625),
-        Layer(REST, 2.0),
-        Layer("input pipeline", 4.0),
-        Layer("between operations", 0.25),
-    ]
+    parts = {names: works(*names).part for names in layers}
+    assert {names: (part.layer, part.direction) for names, part in parts.items()} == layers
 
 
 def test_the_kind_and_the_bytes_of_operations_that_ran():
@@ -270,84 +249,3 @@ def test_every_form_of_a_gradient_is_of_its_layer_and_direction(kernels, form, s
             elif operation.type == "Reshape":
                 waiting += [tensor.op for tensor in operation.inputs]
     assert flops_by_part(products, works.image_flops) == dict(zip(parts, (5, 6), strict=True))
-
-
-@pytest.mark.slow
-def test_a_run_writes_table_and_plot(run, resnet8, tmp_path):
-    files = [tmp_path / name for name in ("layers.txt", "layers.csv", "layers.svg")]
-    flags = ["--model=resnet8", "--num_gpus=2", "--variable_update=replicated"]
-    run(*flags, f"--profile_layers={','.join(map(str, files))}")
-    with files[1].open(newline="") as file:
-        rows = {row["layer"]: row for row in csv.DictReader(file)}
-    network = get_model("resnet8", "cifar10")
-    spec = declare(network, 11)
-    assert sum(int(row["flops"]) for row in rows.values()) == 2 * spec.training_flops_per_image
-    weighted = [name for name in rows if "conv" in name or "affine" in name]
-    assert len(weighted) == 8
-    assert (weighted[0], weighted[-1]) == ("conv0", "affine0")
-    for name in weighted:
-        assert float(rows[name]["forward_seconds"]) > 0
-        assert float(rows[name]["backward_seconds"]) > 0
-    # The first convolution keeps 16 channels of 32 x 32 for two images.
-    assert int(rows["conv0"]["memory_bytes"]) == 2 * 32 * 32 * 16 * 4
-    assert float(rows[REST]["forward_seconds"]) > 0
-    text = files[0].read_text()
-    assert text.startswith("layers of warm-up step 1 of resnet8, 2 images per device\n")
-    assert "stage2/block0/conv1" in text
-    assert "stage2/block0/conv1" in files[2].read_text()
-    check_outputs(OutputFile("profile_layers", str(path)) for path in files)
-
-
-def test_inference_has_no_backward_pass(run, tmp_path):
-    path, trace = tmp_path / "layers.csv", tmp_path / "trace.json"
-    run("--forward_only", f"--profile_layers={path}", f"--trace_file={trace}")
-    assert json.loads(trace.read_text())["traceEvents"]
-    with path.open(newline="") as file:
-        rows = {row["layer"]: row for row in csv.DictReader(file)}
-    assert {float(row["backward_seconds"]) for row in rows.values()} == {0.0}
-    # Two images of 32 x 32 x 3 values to a single unit: 2 FLOPs per weight.
-    assert int(rows["affine0"]["flops"]) == 2 * 2 * (32 * 32 * 3)
-
-
-def test_rows_without_time_memory_or_flops_have_no_numbers():
-    layers = [Layer("a", 0.003, 0.001, 2048, 4 * 10**9), Layer("b", 0.001), Layer("c", flops=10**9)]
-    rows = [" ".join(line.split()) for line in layer_table(layers, "title").splitlines()[3:]]
-    assert rows == [
-        "layer forward ms backward ms share memory GFLOP GFLOP/s",
-        "a 3.000 1.000 80.0 % 2 KiB 4.000 1,000",
-        "b 1.000 0 20.0 % - - -",
-        "c 0 0 0.0 % - 1.000 -",
-    ]
-    chart = layer_chart(layers, "title")
-    shown = [(row.label, row.low, row.high, row.box, row.hint, row.text) for row in chart.rows]
-    assert shown == [
-        ("a", 0, 4, (0, 3), "3.000 ms forward", "4.000 ms"),
-        ("b", 0, 1, (0, 1), "1.000 ms forward", "1.000 ms"),
-        ("c", 0, 0, (0, 0), "0 ms forward", "0 ms"),
-    ]
-    assert chart.note == "box: forward pass; line behind it: backward pass"
-    without_time = layer_table([Layer("c", flops=10**9)], "title").splitlines()[-1]
-    assert " ".join(without_time.split()) == "c 0 0 - - 1.000 -"
-
-
-@pytest.mark.parametrize(("suffix", "start"), [("TXT", "title"), ("csv", "layer,"), ("svg", "<")])
-def test_the_suffix_of_a_file_says_what_it_holds(suffix, start, tmp_path):
-    path = tmp_path / f"layers.{suffix}"
-    write_layers("profile_layers", str(path), [Layer("a", 0.5, 0.25, 3, 4)], "title")
-    text = path.read_text()
-    assert text.startswith(start)
-    if suffix == "csv":
-        assert text.splitlines() == [
-            "layer,forward_seconds,backward_seconds,memory_bytes,flops",
-            "a,0.5,0.25,3,4",
-        ]
-
-
-def test_the_table_and_the_plot_of_many_layers():
-    layers = [Layer(f"conv{i}", 1e-3 * i, 2e-3 * i, 2**20, 10**9) for i in range(1, 41)]
-    lines = layer_table(layers, "title").splitlines()
-    assert lines[0] == "title"
-    assert " ".join(lines[-1].split()) == "conv40 40.00 80.00 4.9 % 1 MiB 1.000 8.333"
-    drawn = layer_chart(layers, "title")
-    assert [row.label for row in drawn.rows] == [f"conv{i}" for i in range(11, 41)]
-    assert "The 30 longest of 40 rows, 93.3 % of the time" in drawn.note

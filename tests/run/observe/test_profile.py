@@ -1,4 +1,4 @@
-"""--trace_file and --tfprof_file.
+"""--trace_file, and the operations in a profile.
 
 Tests cnnbench/run/driver/observers/profiles.py, cnnbench/run/observe/operations.py and
 cnnbench/run/observe/messages.py.
@@ -15,7 +15,6 @@ from google.protobuf import text_format
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from cnnbench.run.observe.operations import (
-    MOST,
     ExecutedOperation,
     TimePriority,
     XEvent,
@@ -24,7 +23,6 @@ from cnnbench.run.observe.operations import (
     divide_wall_time_of_step,
     is_collective,
     is_transfer,
-    operation_table,
     read_profile,
     sorted_operations,
     source_operation_name,
@@ -202,25 +200,6 @@ def test_allocations_are_counted_where_their_size_is_known():
     assert count_allocations(planes[:0]) is None
 
 
-def test_a_copy_counts_in_the_table_with_what_it_adds_to_the_step():
-    runs = [executed("a", 0, 2), executed("a", 2, 3), executed("A", 3, 3)]
-    runs += [executed("copy", 2, 4, TimePriority.WAITS)]
-    runs += [executed(f"z{number:02}", 4, 4) for number in range(MOST)]
-    rows = [line.split() for line in operation_table(runs, "what").splitlines()]
-    assert rows[0] == ["what"]
-    types, names = rows[3 : 4 + MOST + 2], rows[4 + MOST + 3 :]
-    assert types[:4] == [
-        ["type", "ms", "share", "count"],
-        ["A", "3,000", "75.0", "%", "3"],
-        ["COPY", "1,000", "25.0", "%", "1"],
-        ["Z00", "0", "0.0", "%", "1"],
-    ]
-    assert names[1] == ["a:A", "3,000", "75.0", "%", "2"]
-    assert [row[0] for row in names[2:]] == ["copy:COPY", "A:A"] + [
-        f"z{number:02}:Z{number:02}" for number in range(MOST - 3)
-    ]
-
-
 @pytest.mark.parametrize("name", slow_if(["trace.json"], ["trace.json", "trace.json.gz"]))
 def test_a_chrome_trace_holds_the_step(run, tmp_path, name):
     path = tmp_path / name
@@ -243,11 +222,11 @@ def test_a_chrome_trace_holds_the_step(run, tmp_path, name):
     assert threads[loss["pid"], loss["tid"]].startswith("tf_Compute")
 
 
-def test_a_folder_for_tensorboard_and_a_table_of_operations(run, tmp_path):
-    folder, table = tmp_path / "profile", tmp_path / "operations.txt"
+def test_a_folder_for_tensorboard(run, tmp_path):
+    folder = tmp_path / "profile"
     # One --logdir may show the profile and what lies beside the checkpoints.
     shared = [f"--trace_file={folder}", f"--train_dir={folder}", "--nouse_chrome_trace_format"]
-    run(*shared, f"--tfprof_file={table}", "--num_warmup_batches=3")
+    run(*shared, "--num_warmup_batches=3")
     (path,) = folder.glob("plugins/profile/*/*.xplane.pb")
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
     names = {m.name for plane in space.planes for m in plane.event_metadata.values()}
@@ -263,13 +242,6 @@ def test_a_folder_for_tensorboard_and_a_table_of_operations(run, tmp_path):
     assert ran
     assert mark.start <= min(e.start for e in ran)
     assert max(e.start + e.duration for e in ran) <= mark.start + mark.duration
-    text = table.read_text()
-    assert text.startswith("operations of warm-up step 2 of trivial, 2 images per device\n")
-    head, _, single = text.partition("the 20 longest operations")
-    shares = [float(share) for share in re.findall(r"([\d.]+) %", head)]
-    assert shares == sorted(shares, reverse=True)
-    assert 50 < sum(shares) < 102
-    assert re.search(r"^tower_0/affine1/\w+:\w*MatMul ", single, re.MULTILINE)
 
 
 def test_a_failed_step_leaves_no_profiler_behind(run, tmp_path):

@@ -140,6 +140,15 @@ def test_a_run_writes_the_profile_of_its_last_warm_up_steps(run, resnet8, tmp_pa
     assert all(0 <= one.start < one.end <= profile.step_seconds[-1] for one in spans)
 
 
+def test_inference_has_no_backward_pass(run, tmp_path):
+    path = tmp_path / "profile.json"
+    run("--forward_only", f"--profile_json={path}", "--profile_steps=1")
+    rows = StepProfile.from_json(path.read_text()).rows
+    assert not {TO_INPUT, TO_KERNEL} & {row.direction for row in rows}
+    # Two images of 32 x 32 x 3 values to a single unit: 2 FLOPs per weight.
+    assert sum(row.flops for row in rows if row.layer == "affine0") == 2 * 2 * (32 * 32 * 3)
+
+
 DEPTHWISE = """
 from cnnbench.models import Model, register_model
 from cnnbench.models.learning_rate import LearningRateSpec

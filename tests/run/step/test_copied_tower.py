@@ -80,7 +80,7 @@ def test_a_step_of_copies_is_the_step_that_would_be_traced(flags, monkeypatch):
 
 
 def names(built):
-    """The operations that compute, which roofline and --profile_layers know by their names."""
+    """The operations that compute, which roofline and --profile_json know by their names."""
     return Counter(
         (re.sub(r"(_\d+)+$", "", o.name), o.type, o.device)
         for o in built.step.graph.get_operations()

@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -17,18 +17,10 @@ from cnnbench.base.locks import TemporaryFolder
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.errors import BenchmarkError
 from cnnbench.plan import RunPlan
-from cnnbench.records.files import collecting_write_errors, write_bytes, write_text
+from cnnbench.records.files import collecting_write_errors, write_bytes
 from cnnbench.run.driver.preflight import partition_path
-from cnnbench.run.observe import layers
 from cnnbench.run.observe.graphs import collecting_partitions, write_graph
-from cnnbench.run.observe.operations import (
-    XPlane,
-    divide_wall_time_of_step,
-    operation_table,
-    read_profile,
-    sorted_operations,
-)
-from cnnbench.run.observe.work import make_work_finder
+from cnnbench.run.observe.operations import XPlane, read_profile
 from cnnbench.run.runtime.native_log import without_info_lines
 from cnnbench.version import __version__
 
@@ -45,22 +37,18 @@ The context manager is entered before the step and left after it, outside of the
 """
 
 
-def make_warm_up_profilers(plan: RunPlan, graph: Any, messages: MessageWriter) -> Iterator[Probe]:
+def make_warm_up_profilers(plan: RunPlan, messages: MessageWriter) -> Iterator[Probe]:
     """Creates the profilers of warm-up steps that the flags request."""
     flags = plan.params
-    partitions: list[Any] = []
-    if flags.trace_file or flags.tfprof_file or flags.profile_layers:
+    if flags.trace_file:
         # One more step follows the profiled step before the first timed step, as in
         # tf_cnn_benchmarks.
         step = max(1, plan.length.warm_up.least - 1)
-        folder = None if flags.use_chrome_trace_format else flags.trace_file or None
-        write = partial(_write_profile, plan, graph, partitions, step)
-        yield step, profiling_step(step, folder, write)
-    if flags.tfprof_file or flags.profile_layers or flags.partitioned_graph_file_prefix:
+        folder = None if flags.use_chrome_trace_format else flags.trace_file
+        yield step, profiling_step(step, folder, partial(_write_trace, plan, step))
+    if flags.partitioned_graph_file_prefix:
         # TensorFlow partitions a graph when it runs for the first time, which is the first step.
-        # This context is yielded last: it is entered last and left first, so the partitions are
-        # known when the profile is read.
-        yield 1, _writing_partitions(partitions, flags.partitioned_graph_file_prefix, messages)
+        yield 1, _writing_partitions(flags.partitioned_graph_file_prefix, messages)
 
 
 @contextmanager
@@ -97,50 +85,30 @@ def profiling_step(
         on_profile(tuple(plane for path in written for plane in read_profile(path.read_bytes())))
 
 
-def _write_profile(
-    plan: RunPlan, graph: Any, partitions: Sequence[Any], step: int, planes: tuple[XPlane, ...]
-) -> None:
-    """Writes a profile of a step to --trace_file, --tfprof_file and --profile_layers."""
+def _write_trace(plan: RunPlan, step: int, planes: tuple[XPlane, ...]) -> None:
+    """Writes a profile of a step to --trace_file, unless it is a folder for TensorBoard."""
+    if not plan.params.use_chrome_trace_format:
+        return
     model, batch = plan.network.model, plan.length.batch_per_device
     together = plan.params.steps_per_execution
     before = (step - 1) // together * together
     steps = f"step {step}" if together == 1 else f"steps {before + 1} to {before + together}"
     title = f"warm-up {steps} of {model.name}, {batch} images per device"
-    if plan.params.trace_file and plan.params.use_chrome_trace_format:
-        trace = chrome_trace(planes, {"step": title, "cnnbench": __version__})
-        content = json.dumps(trace, allow_nan=False).encode("ascii")
-        if plan.params.trace_file.endswith(".gz"):
-            content = gzip.compress(content, mtime=0)
-        write_bytes("trace_file", plan.params.trace_file, content)
-    if not plan.params.tfprof_file and not plan.params.profile_layers:
-        return
-    works = make_work_finder(plan, graph, partitions)
-    ran = sorted_operations(planes, works.is_of_step)
-    if plan.params.tfprof_file:
-        table = operation_table(ran, f"operations of {title}")
-        write_text("tfprof_file", plan.params.tfprof_file, table)
-    if plan.params.profile_layers:
-        flops = {
-            name: batch * plan.params.gradient_accumulation_steps * flops_of_image.training
-            for name, flops_of_image in works.image_flops.items()
-        }
-        rows = layers.layers_of_step(divide_wall_time_of_step(ran), works, graph, flops)
-        for path in plan.params.profile_layers.split(","):
-            layers.write_layers("profile_layers", path, rows, f"layers of {title}")
+    trace = chrome_trace(planes, {"step": title, "cnnbench": __version__})
+    content = json.dumps(trace, allow_nan=False).encode("ascii")
+    if plan.params.trace_file.endswith(".gz"):
+        content = gzip.compress(content, mtime=0)
+    write_bytes("trace_file", plan.params.trace_file, content)
 
 
 @contextmanager
-def _writing_partitions(
-    partitions: list[Any], prefix: str | None, messages: MessageWriter
-) -> Iterator[None]:
-    """A context that appends the graph partitions of the function called inside to `partitions`.
-
-    If `prefix` is given, writes the partitions to numbered paths that begin with `prefix`.
+def _writing_partitions(prefix: str, messages: MessageWriter) -> Iterator[None]:
+    """A context that writes the graph partitions of the function called inside to numbered paths
+    that begin with `prefix`.
     """
+    partitions: list[Any] = []
     with collecting_partitions(partitions):
         yield
-    if not prefix:
-        return
     for number, graph_def in enumerate(partitions):
         path = partition_path(prefix, number)
         write_graph("partitioned_graph_file_prefix", path, graph_def)
