@@ -34,7 +34,7 @@ plug-ins may add flags.
 """
 
 _OF_JOBS = {
-    **dict.fromkeys(("workers", "ps", "controller"), "launch, ab, explain and tune"),
+    **dict.fromkeys(("workers", "ps", "controller"), "launch, ab and explain"),
     "towers": "launch; in a run, --num_gpus is the number of towers of a worker",
 }
 

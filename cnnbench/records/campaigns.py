@@ -261,8 +261,8 @@ class TuneDocument(Document):
     Attributes:
       started_at: start of the first session of the search, ISO 8601 with offset, UTC.
       search_command: argv of the search.
-      command: argv of the fastest proven command line; for a job, of `cnnbench launch`. With
-        environment variables, the program is `env`.
+      command: argv of the fastest proven command line. With environment variables, the program is
+        `env`.
       verdict: verdict on the leader against the flags as given: "faster", "not faster", "same",
         "slower", "open" (also if no candidate was tried), or "none" if the flags as given lead.
       reason: reason of the verdict.
@@ -272,13 +272,6 @@ class TuneDocument(Document):
       confidence: confidence level of the interval, such as 0.96.
       p: p value of the test in the pairs; None if there was no test.
       pairs: number of measured pairs.
-      weights: a sentence that says whether the leader trains the same weights.
-      trains_alike: whether the leader trains the same weights; None if they were not compared.
-      weights_steps: number of steps after which the weights were compared; None if they were not.
-      weight_distance: largest difference of two elements of a variable, as a share of the
-        variable's largest element.
-      weight_variable: the variable with that difference; "" if all bits are equal.
-      weights_tolerance: largest distance of weights that are considered equal.
       given: the flags as given.
       seed: seed of all random orders.
       seconds: wall seconds of all processes.
@@ -290,8 +283,8 @@ class TuneDocument(Document):
       pair_scatter: standard deviation of the change between pairs, as a share; None if unknown.
       more_pairs: number of further pairs that would decide an open verdict; None if unknown.
       medians_change: change of the median speeds, if its sign differs from the sign of `gain`.
-      enough_minutes: value of --minutes with which the search could continue; None if more time
-        would not change the answer.
+      enough_minutes: value of --minutes with which a new search would probably have a better
+        answer; None if more time would not change the answer.
       rows: the candidates, the fastest first; candidates that were not measured come last.
       refused: candidates that cannot run.
     """
@@ -311,8 +304,6 @@ class TuneDocument(Document):
     high: float | None
     confidence: float | None
     pairs: int
-    weights: str
-    trains_alike: bool | None
     given: tuple[str, ...]
     seed: int
     seconds: float
@@ -327,23 +318,12 @@ class TuneDocument(Document):
     more_pairs: int | None = field(default=None, metadata=OPTIONAL)
     medians_change: float | None = field(default=None, metadata=OPTIONAL)
     enough_minutes: int | None = field(default=None, metadata=OPTIONAL)
-    weights_steps: int | None = field(default=None, metadata=OPTIONAL)
-    weight_distance: float | None = field(default=None, metadata=OPTIONAL)
-    weight_variable: str = field(default="", metadata=OPTIONAL)
-    weights_tolerance: float | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         parse_start_time(self.started_at)
         if self.verdict not in VERDICTS:
             raise ValueError(f"verdict: {self.verdict!r} is none of {', '.join(VERDICTS)}")
         _check_gain("", self)
-
-    @property
-    def is_leader_proven_faster(self) -> bool:
-        """Whether the leading candidate is proven to be faster than the flags that the user gave
-        and, if the weights were compared, trains the same weights.
-        """
-        return self.verdict == FASTER and self.trains_alike is not False
 
 
 def _check_gain(key_prefix: str, result: TuneRow | TuneDocument) -> None:

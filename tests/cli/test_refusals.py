@@ -611,15 +611,9 @@ tune TWO_CPUS --train_dir=d | --train_dir
 tune TWO_CPUS --eval | --eval
 tune TWO_CPUS --job_name=worker | --job_name
 tune TWO_CPUS --cluster=slurm | --cluster
-tune TWO_CPUS --workers=2 -- --ps_hosts=a:1 | --ps_hosts
-tune TWO_CPUS --workers=2 --variable_update=replicated | --variable_update
-tune TWO_CPUS --workers=2 --list --variable_update=parameter_server | --ps
-tune TWO_CPUS --workers=2 --pairing=turns | --pairing
+tune TWO_CPUS -- --ps_hosts=a:1 | --ps_hosts
 tune TWO_CPUS --allow=speed | --allow
-tune TWO_CPUS --plot=p.gif | --plot
-tune TWO_CPUS --list --plot=p.svg | --plot
 tune TWO_CPUS --list --write_flagfile=f | --write_flagfile
-tune TWO_CPUS --space=none.yaml | --space
 tune TWO_CPUS --resume --results=binary | binary
 tune TWO_CPUS --resume --results=piped | --results
 tune TWO_CPUS --resume --results=damaged | damaged

@@ -57,6 +57,15 @@ def test_reader_options_keep_every_record(folder, cpu_devices, options):
     assert Counter(seen) == Counter([*TRAIN, *TRAIN])
 
 
+def test_threads_and_steps_in_advance_keep_the_order(folder, cpu_devices):
+    def order(**options):
+        return labels(SPEC(folder, batch=4, **options), cpu_devices, 2 * len(TRAIN) // 4)
+
+    usual = order()
+    assert [order(datasets_num_private_threads=number) for number in (1, 4)] == [usual] * 2
+    assert order(datasets_prefetch_buffer_size=4) == usual
+
+
 def test_caching_reads_the_files_once(copy, cpu_devices):
     fields = {"datasets_use_caching": True, "datasets_use_prefetch": False, "batch": len(TRAIN)}
     with make_input(SPEC(copy, shuffle_buffer=3, **fields), cpu_devices[:1]) as source:

@@ -159,8 +159,6 @@ def tuning(**parts: Any) -> TuneDocument:
         "high": 0.14,
         "confidence": 0.95,
         "pairs": 12,
-        "weights": "it trains the same weights, all bits",
-        "trains_alike": True,
         "given": given,
         "seed": 1,
         "seconds": 500.0,

@@ -95,27 +95,11 @@ def tuned(**parts: Any) -> TuneDocument:
     values: dict[str, Any] = {
         **{"started_at": "2026-01-02T03:04:05+00:00", "search_command": ("cnnbench", "tune")},
         **{"command": ("cnnbench",), "verdict": "faster", "reason": "", "leader": "a"},
-        **{"gain": 0.1, "low": 0.05, "high": 0.15, "confidence": 0.95, "pairs": 8, "weights": ""},
-        **{"trains_alike": None, "given": (), "seed": 1, "seconds": 1.0, "budget_seconds": 2.0},
+        **{"gain": 0.1, "low": 0.05, "high": 0.15, "confidence": 0.95, "pairs": 8},
+        **{"given": (), "seed": 1, "seconds": 1.0, "budget_seconds": 2.0},
         **{"scatter": None, "failure": "", "rows": (), "refused": ()},
     }
     return TuneDocument(**{**values, **parts})
-
-
-@pytest.mark.parametrize(
-    ("verdict", "alike", "proven"),
-    [
-        ("faster", None, True),
-        ("faster", True, True),
-        ("faster", False, False),
-        ("same", True, False),
-        ("open", None, False),
-    ],
-)
-def test_a_leader_is_proven_unless_it_trains_differently(
-    verdict: str, alike: bool | None, proven: bool
-) -> None:
-    assert tuned(verdict=verdict, trains_alike=alike).is_leader_proven_faster is proven
 
 
 @pytest.mark.parametrize(

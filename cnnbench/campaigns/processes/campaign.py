@@ -297,11 +297,9 @@ class Campaign:
             self.reporter.hide()
             for command in commands:
                 command.record.unlink(missing_ok=True)
-        number = folder.next_group_number()
         # All records are stored before the first event, so that a kill loses no record.
         stored = [
-            _store_result(batch, request, replace(end, group=number))
-            for request, end in zip(group, ended, strict=True)
+            _store_result(batch, request, end) for request, end in zip(group, ended, strict=True)
         ]
         for place, (request, (end, event)) in enumerate(zip(group, stored, strict=True), start=1):
             folder.journal.add(PROCESS, **event)
@@ -391,9 +389,9 @@ def _stored_result(folder: ResultsFolder, request: ProcessRequest) -> ProcessRes
         return None
     event = folder.last_process_events.get(request.name, {})
     status, text = str(event.get("status", "")), str(event.get("problem", ""))
-    seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
+    seconds = float(event.get("seconds", 0.0))
     if request.target is None and status in request.answers:
-        return ProcessResult(0, seconds, status=status, group=group)
+        return ProcessResult(0, seconds, status=status)
     for path in (request.target, folder.pending_record_path(request.name)):
         # If a process was killed before the event, nothing names its record.
         if path is None or ("sha256" in event and not is_record_of(event, path)):
@@ -405,9 +403,7 @@ def _stored_result(folder: ResultsFolder, request: ProcessRequest) -> ProcessRes
             status, text = "ok", ""
         if status in request.answers:
             document = record.to_dict()
-            return ProcessResult(
-                0, seconds, status=status, message=text, document=document, group=group
-            )
+            return ProcessResult(0, seconds, status=status, message=text, document=document)
     return None
 
 
@@ -446,7 +442,6 @@ def _store_result(
         "seconds": round(ended.seconds, 3),
         "images_per_sec": throughput(record) if isinstance(record, RunRecord) else None,
         "problem": ended.message,
-        "group": ended.group,
     }
     if request.target is not None:
         # The pending record of a batch will be at its target.

@@ -60,8 +60,6 @@ class ProcessResult:
         was ..."); otherwise "".
       document: the record as JSON values. If the process wrote none, a record of the error.
       unusable: content of an invalid record file; None if there is none.
-      group: number of the group of processes that were alive at the same time, in the results
-        folder.
     """
 
     code: int | None
@@ -75,7 +73,6 @@ class ProcessResult:
     lost: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)
     unusable: bytes | None = None
-    group: int = 0
 
     @cached_property
     def decoded(self) -> RunRecord | AllReduceRecord:

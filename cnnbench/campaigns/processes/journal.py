@@ -40,7 +40,7 @@ _START = b'{"event": "'
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("event", "time", "campaign", "note", "name", "status", "problem"), str),
     **dict.fromkeys(("suite", "stamp", "key", "record", "sha256"), str),
-    **dict.fromkeys(("group", "repeat", "pairs"), int),
+    **dict.fromkeys(("repeat", "pairs"), int),
     **dict.fromkeys(("seconds", "spent"), (int, float)),
     "names": list,
     "criteria": dict,

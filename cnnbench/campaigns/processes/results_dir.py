@@ -202,7 +202,6 @@ class ResultsFolder:
                 if JOURNAL in there and not kind.is_campaign(self.earlier):
                     reason = f"{JOURNAL} in it is not a journal of cnnbench {kind.command}"
                     raise self._flag_error(f"{reason}; name another folder")
-                self._groups = max([event.get("group", 0) for event in self.earlier], default=0)
                 path = settings_path(self.folder, self._suite)
                 if not resume and path.exists() and not is_settings(path):
                     reason = f"{path.name} in it is not of cnnbench; name another folder"
@@ -325,11 +324,6 @@ class ResultsFolder:
     def repeated_attempts(self) -> int:
         """Number of repeated attempts of all batches in the folder together."""
         return sum(map(len, self.killed_processes.values()))
-
-    def next_group_number(self) -> int:
-        """Returns a new number for a group of processes that run at the same time."""
-        self._groups += 1
-        return self._groups
 
     def move(self, path: Path, target: Path) -> None:
         """Renames a file in the results folder; raises BenchmarkError if this is impossible."""

@@ -5,9 +5,8 @@ that take a few seconds. A round runs its candidates in random order. If process
 interleaved (docs/ab.md), up to `lanes` processes are alive at a time, so that disturbances of the
 machine affect all of them.
 
-Only the time of processes counts. So a resumed search makes the same decisions. If it gets more
-time, it decides as if it had had that time from the beginning: more candidates are tried, fewer are
-eliminated for lack of time, and recorded processes are not run again.
+Only the time of processes counts, and no recorded process runs again. So a resumed search makes the
+same decisions.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
 from cnnbench.campaigns.ab.pairing import TURN_SECONDS
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
-from cnnbench.campaigns.launch import flags_to_arguments, run_command_words
+from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes import (
     JOURNAL,
     LOGS,
@@ -43,7 +42,6 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.flags import FLAGS, RunPart, names_of_flags
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.machine.cpu import MemoryCapacity
-from cnnbench.records.campaigns import TuneDocument
 from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
 
@@ -54,9 +52,9 @@ possible.
 
 _FIRST_STEPS = 20
 _LATEST = 3  # Number of the last processes, whose durations predict the next duration.
-_FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
-# A resumed search runs a process again if the process has another status.
-_ANSWERS = ("ok", "failed", "out_of_memory")
+_PROOF_SHARE, _MOST_PROOF_SHARE = 0.4, 2 / 3
+# With another result of a process, a resumed search would make other decisions.
+_ANSWERS = ("ok", "failed", "timed_out", "killed", "out_of_memory")
 _MEMORY = 0.8  # Maximum share of the available memory that simultaneous processes use.
 
 MOST_MINUTES = 10080
@@ -70,15 +68,15 @@ processes.
 FEWEST_STEPS = 10
 """Minimum number of timed steps in a process."""
 
-FINAL = 2.0
+PROOF_LENGTH = 2.0
 """Number of timed steps of a process in the proof, divided by the number in a race."""
 
 _MOST_STEPS = 5000
 _MOST_WARMUP, _FEWEST_WARMUP = 10, 2
 _WARMUP = {"autotune_threshold", *names_of_flags(FLAGS, RunPart.WARM_UP)}
 
-_RACE, FINALS = "race", "final"
-"""Folders of the races and of the proofs. From the second proof on, a number is appended."""
+_RACES, PROOF = "race", "final"
+"""Folders of the races and of the proof."""
 
 _ROUNDS = 2
 """A race should have time for this number of rounds. The second round should have time for
@@ -94,14 +92,13 @@ _LEAST = 6
 
 TUNE = CampaignKind(command="tune", noun="search", subfolders=(LOGS,))
 """Kind of campaign for searches. ``race/`` contains a record for each process of the races.
-``final/`` is a folder of `cnnbench ab`. If a continued search has a different leader, ``final-2/``
-is another one.
+``final/`` is a folder of `cnnbench ab`.
 """
 
 
 class ProcessStepCounts(StepCountEstimate):
-    """Chooses how many steps the processes of races and proofs run, from the record of a first
-    process.
+    """Chooses how many steps the processes of races and of the proof run, from the record of a
+    first process.
 
     `fixed` contains the names of given flags, which keep their values. `batch` is the number of
     images in a step of the first record.
@@ -132,9 +129,11 @@ class ProcessStepCounts(StepCountEstimate):
         return lengths
 
     @property
-    def extra_final_seconds(self) -> float:
+    def extra_proof_seconds(self) -> float:
         """Seconds that the timed steps of a process take longer in the proof than in a race."""
-        more = 0 if LENGTHS & self._fixed else self.number_of_steps(FINAL) - self.number_of_steps()
+        if LENGTHS & self._fixed:
+            return 0.0
+        more = self.number_of_steps(PROOF_LENGTH) - self.number_of_steps()
         return more * self.step_seconds
 
 
@@ -165,20 +164,15 @@ class SearchSettings:
 
     def make_side(self, candidate: Candidate, flags: Mapping[str, object]) -> AbSide:
         """Creates an `AbSide`, which runs with `flags` and with the environment variables of a
-        candidate, as one process or as a job.
+        candidate.
         """
-        return AbSide(
-            layout=self.space.layout,
-            variables=candidate.variables,
-            resolved=candidate.resolved,
-        ).with_added_flags(flags)
+        side = AbSide(variables=candidate.variables, resolved=candidate.resolved)
+        return side.with_added_flags(flags)
 
     def command_of(self, candidate: Candidate) -> tuple[str, ...]:
         """The cnnbench command line that runs with a candidate's flags."""
-        flags = flags_to_arguments(candidate.flags)
-        words = run_command_words(self.space.layout, flags)
-        if words[0] == "run" and flags:  # "run" is omitted, because it is the default command.
-            words = flags
+        # "run" is omitted before flags, because it is the default command.
+        words = flags_to_arguments(candidate.flags) or ("run",)
         variables = environment.assignments(candidate.variables)
         env = ["env", *variables] if variables else []
         return (*env, "cnnbench", *words)
@@ -199,8 +193,6 @@ class RaceBenchmark:
       needs_proof: whether the leader needs a proof, because it differs from the given flags. If it
         needs none, the races can use the time for all but the minimum number of pairs.
       races: the races so far. If the search was interrupted, the last one may not be over.
-      document: the document of the search after its proof, and after the comparison of weights;
-        None before.
     """
 
     lengths: ProcessStepCounts
@@ -211,7 +203,6 @@ class RaceBenchmark:
         self.settings = settings
         self.needs_proof = True
         self.races: list[CandidateRace] = []
-        self.document: TuneDocument | None = None
         self._spent: list[float] = []
 
     def measure_first_process(self) -> ProcessRequests[None]:
@@ -222,7 +213,7 @@ class RaceBenchmark:
         first, fixed = self.settings.first, self.settings.space.given_texts
         lengths = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
         (ended,) = yield from self._run_candidates(
-            "first process", {f"first-{first.key}": first}, lengths, []
+            "first process", {f"first-{first.key}": first}, lengths
         )
         if ended.status != "ok":
             raise BenchmarkError(f"the given flags fail: {ended.message}")
@@ -236,9 +227,9 @@ class RaceBenchmark:
         return fmean(self._durations)
 
     @property
-    def final_process_seconds(self) -> float:
+    def proof_process_seconds(self) -> float:
         """Estimated seconds of a process in the proof, from the last processes of the races."""
-        return fmean(self._durations[-_LATEST:]) + self.lengths.extra_final_seconds
+        return fmean(self._durations[-_LATEST:]) + self.lengths.extra_proof_seconds
 
     @property
     def _durations(self) -> list[float]:
@@ -253,24 +244,21 @@ class RaceBenchmark:
     @property
     def seconds_left(self) -> float:
         """Remaining seconds of the whole search; negative if the time was exceeded."""
-        journals = map(Journal, self.folder.folder.glob(f"{FINALS}*/{JOURNAL}"))
-        pairs = sum(
-            float(event["seconds"]) for journal in journals for event in journal.read(PROCESS)
-        )
+        journal = Journal(self.folder.folder / PROOF / JOURNAL)
+        pairs = sum(float(event["seconds"]) for event in journal.read(PROCESS))
         return self.settings.seconds - self.races_seconds - pairs
 
     @property
     def reserved_seconds(self) -> float:
-        """Seconds that are reserved for the proof and for the comparison of weights.
-
-        0 if the whole search has too little time for the minimum number of pairs.
+        """Seconds that are reserved for the proof. 0 if the whole search has too little time for
+        the minimum number of pairs.
         """
         total = self.settings.seconds
         fewest, most = map(self._seconds_for_pairs, (FEWEST_PAIRS, MOST_PAIRS))
-        wanted = max(fewest, min(_FINAL_SHARE * total, most)) if self.needs_proof else fewest
-        if len(self._spent) > 1 and fewest > _MOST_FINAL_SHARE * total:
+        wanted = max(fewest, min(_PROOF_SHARE * total, most)) if self.needs_proof else fewest
+        if len(self._spent) > 1 and fewest > _MOST_PROOF_SHARE * total:
             return 0.0
-        return min(wanted, _MOST_FINAL_SHARE * total)
+        return min(wanted, _MOST_PROOF_SHARE * total)
 
     def estimate_search_minutes(self, more_processes: int, more_pairs: int) -> int | None:
         """Estimated minutes of the whole search with more processes in races and more pairs.
@@ -278,23 +266,23 @@ class RaceBenchmark:
         None if this exceeds the maximum duration of a search.
         """
         more = more_processes * self.mean_process_seconds
-        final = self._seconds_for_pairs(more_pairs)
+        proof = self._seconds_for_pairs(more_pairs)
         enough = max(
-            self.settings.seconds - self.seconds_left + more + final,
-            (self.races_seconds + more) / (1 - _FINAL_SHARE),
-            final / _MOST_FINAL_SHARE,
+            self.settings.seconds - self.seconds_left + more + proof,
+            (self.races_seconds + more) / (1 - _PROOF_SHARE),
+            proof / _MOST_PROOF_SHARE,
         )
         minutes = max(math.ceil(enough / 60), math.floor(self.settings.seconds / 60) + 1)
         return minutes if minutes <= MOST_MINUTES else None
 
     def _seconds_for_pairs(self, pairs: int) -> float:
-        # The additional pair is for the two processes whose weights are compared.
-        return 2 * (pairs + 1) * self.final_process_seconds
+        return 2 * pairs * self.proof_process_seconds
 
     @property
     def affordable_processes(self) -> int:
         """Number of processes of races for which the remaining time is sufficient."""
-        # The reserve also covers pairs of the proof that an earlier session has measured.
+        # The reserve also covers pairs of the proof that an earlier session has measured, so a
+        # resumed search gets the same number.
         seconds = self.settings.seconds - self.races_seconds - self.reserved_seconds
         return max(0, int(seconds / max(self.mean_process_seconds, 1e-3)))
 
@@ -307,9 +295,8 @@ class RaceBenchmark:
         still fit into the remaining time.
         """
         waiting = self._candidate_order(group, number, candidates)
-        taken: dict[str, RunRecord] = {}
+        chunks: list[dict[str, RunRecord]] = []
         failed: dict[str, str] = {}
-        block_of: dict[str, int] = {}
         lanes = self._max_parallel(waiting)
         while waiting:
             parts = math.ceil(len(waiting) / lanes)  # The chunks have nearly equal sizes.
@@ -321,25 +308,25 @@ class RaceBenchmark:
                 break
             chunk, waiting = waiting[:size], waiting[size:]
             names = {f"{group}-{candidate.key}-r{number}": candidate for candidate in chunk}
-            keys = [(group, number)] * min(len(waiting), fitting)
-            results = yield from self._run_candidates(f"{group} {number}", names, None, keys)
-            # If an earlier session was killed, the group number of its last processes is unknown.
-            last = max(ended.group for ended in results) or -len(block_of)
+            later = min(len(waiting), fitting)
+            results = yield from self._run_candidates(f"{group} {number}", names, later=later)
+            records = {}
             for candidate, ended in zip(chunk, results, strict=True):
-                # If processes run one after the other, all processes of a round are one block.
-                block_of[candidate.key] = (ended.group or last) if self.settings.lanes > 1 else 0
                 if ended.status == "ok" and throughput(ended.record):
-                    taken[candidate.key] = ended.record
+                    records[candidate.key] = ended.record
                 else:
                     failed[candidate.key] = ended.message or phrases.NO_STEP
+            chunks.append(records)
+        taken = {key: record for records in chunks for key, record in records.items()}
         # `throughputs` gets all records together, so that it can remove rare disturbances.
-        speeds = throughputs([*taken.values()])
-        blocks: dict[int, dict[str, float]] = {}
-        for key, speed in zip(taken, speeds, strict=True):
-            if speed:
-                blocks.setdefault(block_of[key], {})[key] = speed
-        late = [candidate.key for candidate in waiting]
-        return RaceRound([*blocks.values()], failed, late)
+        speeds = dict(zip(taken, throughputs([*taken.values()]), strict=True))
+        # If processes run one after the other, all processes of a round are one block.
+        blocks = chunks if self.settings.lanes > 1 else [taken]
+        return RaceRound(
+            blocks=[{key: speed for key in block if (speed := speeds[key])} for block in blocks],
+            failed=failed,
+            late=[candidate.key for candidate in waiting],
+        )
 
     def _candidate_order(
         self, group: str, number: int, candidates: Sequence[Candidate]
@@ -368,13 +355,14 @@ class RaceBenchmark:
         self,
         label: str,
         candidates: Mapping[str, Candidate],
-        length_flags: Mapping[str, int] | None,
-        later_keys: Sequence[Hashable],
+        length_flags: Mapping[str, int] | None = None,
+        later: int = 0,
     ) -> ProcessRequests[list[ProcessResult]]:
-        """Runs a process for each candidate. Several processes run interleaved.
+        """Runs a process for each candidate, by the name of the process. Several processes run
+        interleaved.
 
-        A process that was killed from outside runs once more. If `length_flags` is None, processes
-        have the length for a race.
+        If `length_flags` is None, processes have the length for a race. `later` is the number of
+        similar processes that will probably follow.
         """
         requests = []
         for name, candidate in candidates.items():
@@ -390,29 +378,23 @@ class RaceBenchmark:
                     name,
                     self.settings.make_side(candidate, {**candidate.flags, **length}),
                     label=f"{label}: {candidate.name}",
-                    key=later_keys[0] if later_keys else label,
-                    target=self.folder.folder / _RACE / f"{name}.json",
+                    key=label,
+                    target=self.folder.folder / _RACES / f"{name}.json",
                     answers=_ANSWERS,
                     facts={"candidate": candidate.name},
                 )
             )
-        batch = RequestBatch(
+        ended = yield RequestBatch(
             folder=self.folder,
             requests=requests,
-            later_keys=later_keys,
+            later_keys=[label] * later,
             timeout=min(self.settings.timeout, max(self.seconds_left, 10.0)),
             turn_seconds=self.settings.turn_seconds,
             label=f"{label}: {len(requests)} interleaved",
         )
-        ended = [*(yield batch)]
         # If an earlier session was killed, the duration of its last processes is unknown.
         self._spent += [result.seconds or self.mean_process_seconds for result in ended]
-        for at, end in enumerate(ended):
-            # If another program has ended the process, the process runs once more.
-            if end.lost and not end.timed_out:
-                (ended[at],) = yield replace(batch, requests=[requests[at]])
-                self._spent.append(ended[at].seconds)
-        return ended
+        return [*ended]
 
 
 def race_groups(bench: RaceBenchmark) -> ProcessRequests[SearchOutcome]:

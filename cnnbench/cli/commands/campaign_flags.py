@@ -55,7 +55,7 @@ class CampaignFlags:
     resume: bool = flag(
         False,
         "Continue the campaign in --results: measured processes are kept, and failed processes "
-        "run again. Limits such as --pairs, --rounds or --minutes may be larger than before.",
+        "run again. Limits such as --pairs or --rounds may be larger than before.",
     )
 
     def resolve_seed(self, kind: CampaignKind, folder: str, suite: str | None = None) -> int:

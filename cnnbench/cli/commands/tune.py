@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.charts import Chart
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.base.text import count_text, format_duration, unknown_name_reason
 from cnnbench.campaigns.ab.pairing import choose_slice_seconds
@@ -18,16 +17,11 @@ from cnnbench.campaigns.processes import configuration_identity
 from cnnbench.campaigns.tune import texts
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, RaceBenchmark, SearchSettings
 from cnnbench.campaigns.tune.search import document_so_far, run_search
-from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, default_groups, read_groups
-from cnnbench.cli.commands import (
-    PlotFlags,
-    choose_format,
-    write_or_print_output,
-)
+from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, search_groups
+from cnnbench.cli.commands import choose_format, declare_output_flag, write_or_print_output
 from cnnbench.cli.commands.ab_flags import AbFlags
 from cnnbench.cli.commands.campaign_flags import CampaignFlags
-from cnnbench.cli.commands.command_lines import command_line_with_flags, printing_resume_command
-from cnnbench.cli.commands.launch import JobLayoutFlags
+from cnnbench.cli.commands.command_lines import printing_resume_command, replace_flags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import (
     ACCEPTED,
@@ -45,16 +39,12 @@ from cnnbench.flags import (
     split_options,
 )
 from cnnbench.judge.compare import Policy
-from cnnbench.machine import facts as environment
+from cnnbench.machine import facts as machine
 from cnnbench.machine.cpu import read_memory_capacity
 from cnnbench.machine.gpu import least_free_gpu_memory
 from cnnbench.plan import ADDRESSES
 from cnnbench.records.campaigns import OPEN, TuneDocument
-from cnnbench.records.files import (
-    OutputFile,
-    check_outputs,
-    write_text,
-)
+from cnnbench.records.files import OutputFile, check_outputs, write_text
 
 _ABOUT = """\
 Usage: cnnbench tune --model=NAME [FLAGS] [FLAGS OF A RUN] [-- FLAGS OF A RUN]
@@ -62,13 +52,11 @@ Usage: cnnbench tune --model=NAME [FLAGS] [FLAGS OF A RUN] [-- FLAGS OF A RUN]
 Finds the fastest flags for one network on this machine, and proves that they are faster than the
 given flags (cnnbench docs tune). All candidates run in rounds of short processes, and candidates
 that are clearly slower are eliminated. The fastest one is then measured in pairs against the given
-flags, and a few steps of both are trained to compare their weights. Given flags of runs do not
-vary.
+flags. Given flags of runs do not vary.
 
   cnnbench tune --model=lenet --device=cpu --batch_size=32 --minutes=5
   cnnbench tune --model=resnet50 --num_gpus=8 --minutes=30
   cnnbench tune --model=resnet50 --num_gpus=8 --allow=precision --write_flagfile=fast.flags
-  cnnbench tune --model=resnet50 --num_gpus=4 --workers=2
   cnnbench tune --model=lenet --num_gpus=2 --list
 """
 
@@ -77,9 +65,8 @@ All flags of cnnbench run are accepted, too, for every process.
 
 Exit codes: 0 the printed flags are proven to be faster than the given flags, or the given flags are
 at least as fast as all candidates; 3 a candidate led the races, but is not proven to be faster, or
-no candidate was tried; 4 a process with the given flags failed, or the leader does not train the
-same weights; 2 wrong use; 130 interrupted: the table has what the races have measured (continue
-with --resume).
+no candidate was tried; 4 a process with the given flags failed; 2 wrong use; 130 interrupted: the
+table has what the races have measured (continue with --resume).
 """
 
 _LANES = 8
@@ -87,22 +74,14 @@ _LANES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneFlags(JobLayoutFlags, PlotFlags, CampaignFlags):
+class TuneFlags(CampaignFlags):
     """Flags of `cnnbench tune`."""
 
     minutes: float = flag(
         30.0,
-        "Approximate time of the whole search, in minutes. With --resume, you may give more "
-        "minutes, and the search continues from where it stopped.",
+        "Approximate time of the whole search, in minutes.",
         above=0.0,
         maximum=MOST_MINUTES,
-    )
-    space: str | None = flag(
-        None,
-        "YAML file in the format of suites (cnnbench docs sweep), with one entry for each group of "
-        "flags whose values are combined. If not given, the search uses flags that are suitable "
-        "for the given flags.",
-        path="file",
     )
     allow: str = flag(
         "",
@@ -130,14 +109,19 @@ class TuneFlags(JobLayoutFlags, PlotFlags, CampaignFlags):
     write_flagfile: str | None = flag(
         None, "Write the best flags to this file, for --flagfile=FILE.", path="file"
     )
+    format: str = flag("table", "What to print.", choices=("table", "json"))
+    output: str | None = declare_output_flag(
+        "Write the output to this file. Its ending names the format if --format is not given."
+    )
 
 
 _OWN = specs_of(TuneFlags)
-_TITLES = {"workers": "What is tried", "timeout": "Processes, records and output"}
+_PROCESSES = "Processes, records and output"
+_TITLES = {"minutes": "What is tried", "timeout": _PROCESSES, "format": _PROCESSES}
 HELP = (_ABOUT, tuple(flag_sections(TuneFlags, _TITLES).items()), _EXIT_CODES)
 TAKES_RUN_FLAGS = True
 
-_OF_JOBS = "is set for every process; --workers, --ps and --controller make a job"
+_OF_JOBS = "cannot be used with tune, whose runs have one process"
 _REFUSED = {
     **dict.fromkeys(
         ("export_dir", *names_of_flags(FLAGS, RunPart.PROFILE)),
@@ -159,7 +143,7 @@ def main(argv: Sequence[str]) -> int:
     options, run_flags = split_options(TuneFlags, values)
     run_flags.update(parse_flags(behind, ACCEPTED.values()))
     _check_options(options, run_flags)
-    facts = environment.collect()
+    facts = machine.collect()
     reporter = ChildProcessReporter(sys.stderr)
     settings = _make_settings(options, run_flags, facts, argv)
     if options.list:
@@ -178,14 +162,14 @@ def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
             raise FlagError(name, ACCEPTED[name].text(run_flags[name]), reason)
     if run_flags.get("cluster", "flags") != "flags":
         raise FlagError("cluster", run_flags["cluster"], _OF_JOBS)
-    outputs = [*options.output_files, OutputFile("write_flagfile", options.write_flagfile)]
-    if options.list:
-        why = "is written after a search; --list runs nothing"
-        for file in outputs[1:]:
-            if file.path is not None:
-                raise FlagError(file.flag, file.path, why)
-        outputs = outputs[:1]
-    check_outputs(outputs, (options.space, *run_flags.get("plugin", ())))
+    if options.list and options.write_flagfile is not None:
+        reason = "is written after a search; --list runs nothing"
+        raise FlagError("write_flagfile", options.write_flagfile, reason)
+    outputs = [
+        OutputFile("output", options.output),
+        OutputFile("write_flagfile", options.write_flagfile),
+    ]
+    check_outputs(outputs, run_flags.get("plugin", ()))
 
 
 def _make_settings(
@@ -207,14 +191,10 @@ def _make_settings(
         args=args_from_values(run_flags),
         allowed=allowed,
         memory=memory,
-        layout=options.multi_process_layout,
     )
     first = as_given.make_candidate({})
-    if options.space is not None:
-        groups = read_groups(options.space, as_given.given_texts)
-    else:
-        cpus = int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1)
-        groups = default_groups(as_given, first, on_gpu=on_gpu, cpus=cpus)
+    cpus = int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1)
+    groups = search_groups(as_given, first, on_gpu=on_gpu, cpus=cpus)
     return SearchSettings(
         space=replace(as_given, groups=groups),
         first=first,
@@ -233,8 +213,8 @@ def _run_search(
     reporter: ChildProcessReporter,
     argv: Sequence[str],
 ) -> int:
-    again, space = ("tune", argv, (*_OWN, *ACCEPTED.values())), settings.space
-    resolved = settings.first.resolved
+    space, resolved = settings.space, settings.first.resolved
+    specs = (*_OWN, *ACCEPTED.values())
     otherwise = "processes run one after the other"
     in_turn = bool(
         choose_slice_seconds(options.pairing, lambda: resolved.no_turns, reporter, otherwise)
@@ -245,18 +225,13 @@ def _run_search(
         "space": space.groups,
         "allow": sorted(space.allowed),
         "threshold": options.threshold,
-        "job": () if options.multi_process_layout is None else options.layout.flags,
+        "minutes": options.minutes,
         "turns": in_turn,
     }
     with options.open_campaign(TUNE, plans, policy, reporter, facts) as (folder, campaign, seed):
         settings = replace(settings, seed=seed, lanes=_LANES if in_turn else 1)
         for notice in resolved.notices:
             reporter.notice(notice)
-        if space.assumed_mode_flags:
-            reporter.notice(
-                f"the search starts with --variable_update={space.initial_mode}, because "
-                "the usual default, parameter_server, needs --ps"
-            )
         choices = sum(map(len, space.groups.values()))
         reporter.notice(
             f"{count_text(choices, 'combination', 'combinations')} of settings in "
@@ -267,37 +242,24 @@ def _run_search(
 
         def known() -> str:
             document = document_so_far(bench)
-            return "" if document is None else _formatters(document)[options.format]()
+            return "" if document is None else _output_text(document, options)
 
-        with printing_resume_command(reporter, *again, known, results=folder.folder):
-            outcome, search = campaign.run_requests(run_search(bench))
+        with printing_resume_command(reporter, "tune", argv, specs, known, results=folder.folder):
+            outcome = campaign.run_requests(run_search(bench))
     if outcome.enough_minutes is not None:
-        line = command_line_with_flags(
-            *again, results=folder.folder, minutes=outcome.enough_minutes, resume=True
-        )
-        reporter.notice(f"to continue with more time: {line}")
-    config = resolved.config
-    towers = options.workers * int(config["num_gpus"])
-    title = f"{config['model']} on {count_text(towers, 'device', 'devices')}"
-    draw = partial(texts.gains_chart, search, settings.first, title)
-    return _write_outcome(outcome, options, reporter, draw, title)
+        replaced = ("minutes", "results", "resume")
+        words = replace_flags(argv, specs, replaced, [f"--minutes={outcome.enough_minutes}"])
+        line = shlex.join(["cnnbench", "tune", *words])
+        reporter.notice(f"to search again with more time: {line}")
+    return _write_outcome(outcome, options, reporter)
 
 
-def _formatters(outcome: TuneDocument) -> dict[str, Callable[[], str]]:
-    """What is printed, by --format."""
-    return {
-        "table": lambda: texts.table_text(outcome),
-        "csv": lambda: texts.candidates_csv(outcome),
-        "json": outcome.to_json,
-    }
+def _output_text(outcome: TuneDocument, options: TuneFlags) -> str:
+    return outcome.to_json() if options.format == "json" else texts.table_text(outcome)
 
 
 def _write_outcome(
-    outcome: TuneDocument,
-    options: TuneFlags,
-    reporter: ChildProcessReporter,
-    draw: Callable[[], Chart],
-    title: str,
+    outcome: TuneDocument, options: TuneFlags, reporter: ChildProcessReporter
 ) -> int:
     if options.write_flagfile is not None:
         write_text("write_flagfile", options.write_flagfile, texts.flag_file_text(outcome))
@@ -306,11 +268,8 @@ def _write_outcome(
                 f"{options.write_flagfile} contains only flags; also set the environment: "
                 f"export {' '.join(variables)}"
             )
-    options.write_output(_formatters(outcome), draw, title)
+    write_or_print_output(options.output, _output_text(outcome, options))
     if outcome.failure:
         reporter.error(outcome.failure)
-        return ExitCode.FAILED
-    if outcome.trains_alike is False:
-        reporter.error(outcome.weights)
         return ExitCode.FAILED
     return ExitCode.INCONCLUSIVE if outcome.verdict == OPEN else ExitCode.OK

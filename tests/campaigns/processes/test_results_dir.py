@@ -173,8 +173,8 @@ def test_notes_and_processes_of_earlier_sessions_are_known(tmp_path):
     with ResultsFolder(OWN, tmp_path) as store:
         store.add_session_start()
         store.add_journal_note("plan", pairs=8)
-        store.journal.add("process", name="a", seconds=1.0, group=store.next_group_number())
-        store.journal.add("process", name="a", seconds=2.0, group=store.next_group_number())
+        store.journal.add("process", name="a", seconds=1.0)
+        store.journal.add("process", name="a", seconds=2.0)
         store.journal.add("lost", pair="p", lost=[lost], again=True)
         store.journal.add("lost", pair="p", lost=[lost, lost], again=True)
         store.journal.add("lost", pair="q", lost=[lost], again=False)
@@ -186,7 +186,6 @@ def test_notes_and_processes_of_earlier_sessions_are_known(tmp_path):
         assert [len(attempt) for attempt in store.killed_processes["p"]] == [1, 2]
         assert [*store.killed_processes] == ["p"]
         assert store.repeated_attempts == 2
-        assert store.next_group_number() == 3
 
 
 def test_files_and_folders_of_processes_are_moved_when_they_are_whole(tmp_path):

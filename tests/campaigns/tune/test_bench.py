@@ -20,8 +20,8 @@ from cnnbench.campaigns.processes.outcome import BenchmarkCommand
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
-    FINAL,
     MOST_PAIRS,
+    PROOF_LENGTH,
     TUNE,
     ProcessStepCounts,
     RaceBenchmark,
@@ -162,39 +162,40 @@ def test_time_that_is_enough_lets_all_of_them_run(
         assert {f"all-{one.key}-r1", f"all-{one.key}-r2"} <= started
 
 
-def test_a_process_of_the_final_is_predicted_by_those_of_the_last_round(
+def test_a_process_of_the_proof_is_predicted_by_those_of_the_last_round(
     searched: Searched,
 ) -> None:
     found, campaign, bench = searched(900.0)
-    longer = bench.lengths.extra_final_seconds
-    assert (bench.mean_process_seconds, bench.final_process_seconds) == (8.0, 8.0 + longer)
+    longer = bench.lengths.extra_proof_seconds
+    assert (bench.mean_process_seconds, bench.proof_process_seconds) == (8.0, 8.0 + longer)
     campaign.seconds[True] = 6.0
     campaign.run_requests(bench.measure_round("all", 90, found.races[0].candidates[:3], 0))
-    assert bench.final_process_seconds == 6.0 + longer
+    assert bench.proof_process_seconds == 6.0 + longer
     assert 6.0 < bench.mean_process_seconds < 8.0
 
 
 @pytest.mark.parametrize(
-    ("step_seconds", "final", "longer"),
+    ("step_seconds", "steps", "longer"),
     [
         (0.05, 40, 1.0),
         (0.25, 10, 0.0),  # ten steps at least
         (0.125, 16, 0.75),
     ],
 )
-def test_processes_of_the_final_time_more_steps(
-    runs: Callable[..., RunRecord], step_seconds: float, final: int, longer: float
+def test_processes_of_the_proof_time_more_steps(
+    runs: Callable[..., RunRecord], step_seconds: float, steps: int, longer: float
 ) -> None:
     record = replace(runs(100.0), step_seconds=(step_seconds,) * 3)
     lengths = ProcessStepCounts((), record)
-    assert lengths.step_count_flags(FINAL)["num_batches"] == final
-    assert lengths.extra_final_seconds == pytest.approx(longer)
+    assert lengths.step_count_flags(PROOF_LENGTH)["num_batches"] == steps
+    assert lengths.extra_proof_seconds == pytest.approx(longer)
     for flag in ("num_epochs", "max_seconds"):
-        assert ProcessStepCounts((flag,), record).extra_final_seconds == 0.0
-        assert "num_batches" not in ProcessStepCounts((flag,), record).step_count_flags(FINAL)
+        fixed = ProcessStepCounts((flag,), record)
+        assert fixed.extra_proof_seconds == 0.0
+        assert "num_batches" not in fixed.step_count_flags(PROOF_LENGTH)
 
 
-def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
+def test_where_the_flags_as_given_lead_less_time_is_left_to_the_proof(
     searched: Searched,
 ) -> None:
     _, _, bench = searched(900.0)
@@ -203,22 +204,20 @@ def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
         bench.needs_proof = proof
         there_is[proof] = bench.affordable_processes
         pairs = MOST_PAIRS if proof else FEWEST_PAIRS
-        # With two processes more, whose weights are compared.
-        assert bench.reserved_seconds == pytest.approx(
-            2 * (pairs + 1) * bench.final_process_seconds
-        )
+        assert bench.reserved_seconds == pytest.approx(2 * pairs * bench.proof_process_seconds)
     assert there_is[False] > there_is[True]
 
 
 @pytest.mark.parametrize(
-    ("ended_as", "processes"),
+    "ended_as",
     [
-        ({"status": "killed", "message": "killed", "lost": "killed by SIGKILL"}, 2),
-        ({"status": "timed_out", "message": "late", "lost": "stopped", "timed_out": True}, 1),
+        {"status": "killed", "message": "killed", "lost": "killed by SIGKILL"},
+        {"status": "timed_out", "message": "late", "lost": "stopped", "timed_out": True},
+        {"status": "failed", "message": "no kernel"},
     ],
 )
-def test_a_process_that_was_killed_is_measured_again_but_not_a_second_time(
-    searched: Searched, ended_as: dict[str, Any], processes: int
+def test_a_process_that_fails_is_not_measured_again(
+    searched: Searched, ended_as: dict[str, Any]
 ) -> None:
     found, campaign, bench = searched(900.0)
     one = found.races[0].candidates[0]
@@ -226,7 +225,15 @@ def test_a_process_that_was_killed_is_measured_again_but_not_a_second_time(
     campaign.ended_as = ended_as
     measured = campaign.run_requests(bench.measure_round("all", 90, [one], 0))
     assert measured.failed == {one.key: ended_as["message"]}
-    assert len(campaign.started) == before + processes
+    assert len(campaign.started) == before + 1
+    # Nor when the search goes on: other results would lead to other decisions.
+    folder = bench.folder.folder
+    bench.folder.__exit__()
+    with ResultsFolder(TUNE, folder, resume=True) as results:
+        again = RaceBenchmark(results, campaign, bench.settings)
+        again.lengths = bench.lengths
+        assert campaign.run_requests(again.measure_round("all", 90, [one], 0)) == measured
+    assert len(campaign.started) == before + 1
 
 
 @pytest.mark.slow

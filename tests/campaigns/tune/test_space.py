@@ -10,17 +10,15 @@ from typing import Any, TypeAlias
 import pytest
 from registries import kept
 
-from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.tune import environment
 from cnnbench.campaigns.tune.space import (
-    TUNABLE,
+    CHANGES,
     SearchSpace,
     candidates_of_group,
-    default_groups,
-    read_groups,
+    search_groups,
 )
 from cnnbench.errors import UsageError
-from cnnbench.flags import FLAGS, args_from_values, parse_flags
+from cnnbench.flags import FLAGS, Affects, args_from_values, names_of_flags, parse_flags
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.machine import cpu
 from cnnbench.machine.cpu import MemoryCapacity
@@ -32,25 +30,23 @@ from cnnbench.variable_mgr.all_reduce import registry as algorithms
 OWN_BATCH = ("--model=lenet", "--device=cpu", "--num_gpus=2")
 LENET = (*OWN_BATCH, "--batch_size=8")
 ONE_EACH = (*LENET, "--num_gpus=1")
-JOB = JobLayout(workers=2)
-JOB_WITH_PS = JobLayout(workers=2, ps=1)
+MAY_VARY = {*names_of_flags(FLAGS, Affects.TIME), *CHANGES, *environment.VARIABLES}
+"""Flags that change only the time, and settings that need --allow."""
 
 Listed: TypeAlias = Callable[..., tuple[dict[str, list[str]], dict[str, str]]]
 Aggregated: TypeAlias = Callable[..., tuple[list[str], dict[str, str]]]
 
 
 @pytest.fixture
-def listed(tmp_path: Path) -> Listed:
-    """listed(FLAG..., space=TEXT, group=NAME): candidates by group, and reasons of dropped ones.
+def listed() -> Listed:
+    """listed(FLAG..., group=NAME): candidates by group, and reasons of dropped ones.
 
-    Of a candidate that changes what is trained, the changes follow in brackets. The space is that
-    of the situation, on a machine of four CPUs, if no text of a file is given. Without a name, all
-    groups are made.
+    Of a candidate that changes what is trained, the changes follow in brackets. The machine has
+    four CPUs. Without a name, all groups are made.
     """
 
     def listed(
         *flags: str,
-        space: str = "",
         allow: str = "",
         group: str = "",
         on_gpu: bool = False,
@@ -60,11 +56,7 @@ def listed(tmp_path: Path) -> Listed:
         args = args_from_values(parse_flags(flags, ACCEPTED.values()))
         made = SearchSpace(args=args, allowed=frozenset(filter(None, allow.split(","))), **more)
         first = made.make_candidate({})
-        if space:
-            (tmp_path / "space.yaml").write_text(space)
-            groups = read_groups(str(tmp_path / "space.yaml"), made.given_texts)
-        else:
-            groups = default_groups(made, first, on_gpu=on_gpu, cpus=cpus)
+        groups = search_groups(made, first, on_gpu=on_gpu, cpus=cpus)
         if group:
             groups = {group: groups[group]}
         found: dict[str, list[str]] = {}
@@ -119,58 +111,9 @@ def test_the_space_of_several_towers_on_a_cpu(listed: Listed) -> None:
     # One thread, a tower's share of the CPUs, and all of them.
     assert len(found["threads"]) == 4 * 4
     assert "num_intra_threads=4 num_inter_threads=1" in found["threads"]
-    assert varied(found, {}) <= TUNABLE | environment.VARIABLES
+    assert varied(found, {}) <= MAY_VARY
     assert not any("(" in name for names in found.values() for name in names)  # no changes
     assert len(set(aggregation)) == len(aggregation)
-
-
-def test_the_space_of_several_workers(listed: Listed) -> None:
-    found, reasons = listed(*ONE_EACH, layout=JOB, group="aggregation")
-    assert {
-        AS_GIVEN,
-        "gradient_repacking=8",
-        "variable_update=multi_worker_mirrored_strategy",
-        "variable_update=distributed_all_reduce all_reduce_spec=pscpu:32K:xring",
-        "variable_update=distributed_all_reduce all_reduce_spec=tree gradient_repacking=8",
-    } <= set(found["aggregation"])
-    assert reasons["variable_update=replicated"].startswith(
-        "--variable_update=replicated: works in one process only; with launch "
-    )
-    assert reasons["variable_update=parameter_server"].startswith("--ps=0: ")
-    in_one, dropped = listed(*LENET, group="aggregation")
-    names = [*in_one["aggregation"], *dropped]
-    assert not any("distributed_all_reduce all_reduce_spec=tree" in name for name in names)
-    # Tasks for variables make other candidates.
-    found, _ = listed(*ONE_EACH, layout=JOB_WITH_PS, group="aggregation")
-    aggregation = found["aggregation"]
-    assert aggregation[:2] == [AS_GIVEN, "local_parameter_device=cpu"]
-    assert "variable_update=distributed_replicated" in aggregation
-
-
-@pytest.mark.parametrize(
-    ("layout", "flags", "mode"),
-    [
-        (None, LENET, "parameter_server"),
-        (JOB, ONE_EACH, "collective_all_reduce"),
-        (JOB_WITH_PS, ONE_EACH, "parameter_server"),
-        (
-            JobLayout(workers=2, controller=True),
-            ONE_EACH,
-            "distributed_all_reduce all_reduce_spec=pscpu:32K:xring",
-        ),
-        (
-            JobLayout(workers=2, controller=True),
-            ("--all_reduce_spec=xring", *ONE_EACH),
-            "distributed_all_reduce",
-        ),
-    ],
-)
-def test_the_mode_of_flags_that_name_none(
-    listed: Listed, layout: JobLayout | None, flags: tuple[str, ...], mode: str
-) -> None:
-    reason = "means the same as the flags as given"
-    _, dropped = listed(*flags, layout=layout, group="aggregation")
-    assert dropped[f"variable_update={mode}"] == reason
 
 
 def test_what_needs_more_memory_than_there_is_is_dropped(listed: Listed) -> None:
@@ -188,11 +131,6 @@ def test_what_needs_more_memory_than_there_is_is_dropped(listed: Listed) -> None
     available = round((less + more) / 2 / 0.9 * 2**20)
     between = dropped(available, *OWN_BATCH, allow="batch_size")
     assert ("batch_size=128" in between, "batch_size=64" in between) == (True, False)
-    # All processes of a job count.
-    alone, job = (
-        dropped(2**10, *ONE_EACH, layout=layout) for layout in (None, JobLayout(workers=3, ps=1))
-    )
-    assert mebibytes(job, "xla=true") > 3 * mebibytes(alone, "xla=true")
 
 
 def test_flags_that_are_given_are_fixed(listed: Listed) -> None:
@@ -238,12 +176,21 @@ def test_batches_that_vary_are_multiples_of_the_given_one(listed: Listed) -> Non
     assert sizes("--batch_size=8") == sizes("--global_batch_size=16") == []
 
 
-def test_what_means_the_same_is_measured_once(listed: Listed) -> None:
-    matrix = "{variable_update: [replicated], gradient_reduction: [null, mean]}"
-    found, dropped = listed(*LENET, space=f"entries: [{{name: a, matrix: {matrix}}}]")
+def of_choices(*choices: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Candidates with these settings, and reasons of dropped ones."""
+    made = SearchSpace(args=args_from_values(parse_flags(LENET, ACCEPTED.values())))
+    found, dropped = candidates_of_group(made, ({}, *choices), made.make_candidate({}))
+    return [one.name for one in found], {one.name: one.reason for one in dropped}
+
+
+def test_what_means_the_same_is_measured_once() -> None:
+    mode = {"variable_update": "replicated"}
+    found, dropped = of_choices(mode, {**mode, "xla": "false"})
     first = "variable_update=replicated"
-    assert found == {"a": [AS_GIVEN, first]}
-    assert dropped == {f"{first} gradient_reduction=mean": f"means the same as {first}"}
+    assert found == [AS_GIVEN, first]
+    assert dropped == {f"{first} xla=false": f"means the same as {first}"}
+    _, dropped = of_choices({"variable_update": "parameter_server"})
+    assert [*dropped.values()] == ["means the same as the flags as given"]
 
 
 def test_a_group_adds_to_the_best_of_those_before() -> None:
@@ -268,7 +215,7 @@ def test_what_applies_to_gpus(listed: Listed) -> None:
     assert "variable_update=replicated all_reduce_spec=nccl" in found["aggregation"]
     assert "gpu_thread_mode=global" in found["threads"]
     assert "environment" not in found
-    assert varied(found, dropped) <= TUNABLE
+    assert varied(found, dropped) <= MAY_VARY
 
 
 def test_the_environment_varies_on_cpus(listed: Listed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,87 +272,29 @@ def test_a_mode_that_changes_the_result_leaves_the_others(
     assert "variable_update=own staged_vars=true (consistency)" in found["aggregation"]
 
 
-PRECISION = "entries: [{name: a, matrix: {precision: [bf16], variable_update: [independent]}}]"
-COORDINATED = "entries: [{name: a, matrix: {variable_update: [parameter_server_strategy]}}]"
-
-
-@pytest.mark.parametrize(
-    ("text", "flags", "layout", "allowed"),
-    [
-        (PRECISION, LENET, None, "precision,consistency"),
-        (COORDINATED, ONE_EACH, JOB_WITH_PS, "consistency"),  # workers train asynchronously
-    ],
-)
-def test_changes_of_the_result_in_a_file_need_leave(
-    listed: Listed, text: str, flags: tuple[str, ...], layout: JobLayout | None, allowed: str
-) -> None:
-    _, dropped = listed(*flags, layout=layout, space=text)
-    assert [*dropped.values()] == [f"{ALLOW}{allowed.partition(',')[0]}"]
-    ((first, second),) = listed(*flags, layout=layout, allow=allowed, space=text)[0].values()
-    assert first == AS_GIVEN
-    assert second.endswith(f" ({allowed.replace(',', ', ')})")
-
-
-def test_a_flag_without_effect_makes_no_candidate(listed: Listed) -> None:
-    modes = "variable_update: [parameter_server, replicated], all_reduce_spec: [null, xring]"
-    space = f"entries: [{{name: reductions, matrix: {{{modes}}}}}]"
-    found, reasons = listed(*LENET, space=space)
-    assert found["reductions"] == [
-        AS_GIVEN,
-        "variable_update=replicated",
-        "variable_update=replicated all_reduce_spec=xring",
-    ]
-    assert reasons.pop("variable_update=parameter_server").startswith("means the same as the flags")
-    ((name, reason),) = reasons.items()
+def test_a_flag_without_effect_makes_no_candidate() -> None:
+    spec = {"all_reduce_spec": "xring"}
+    modes = [{"variable_update": mode, **spec} for mode in ("replicated", "parameter_server")]
+    found, dropped = of_choices(*modes)
+    assert found == [AS_GIVEN, "variable_update=replicated all_reduce_spec=xring"]
+    ((name, reason),) = dropped.items()
     assert name == "variable_update=parameter_server all_reduce_spec=xring"
     assert reason.startswith("--all_reduce_spec has no effect ")
 
 
-def test_entries_of_a_file_are_groups(listed: Listed) -> None:
-    space = """
-entries:
-  - name: mode
-    matrix: {variable_update: [replicated, mirrored_strategy]}
-  - name: threads
-    matrix: {num_intra_threads: [1, 2], num_inter_threads: [1, 2]}
-    exclude: [{num_intra_threads: 2, num_inter_threads: 2}]
-"""
-    found, _ = listed(*LENET, "--num_inter_threads=1", space=space)
-    modes = [f"variable_update={mode}" for mode in ("replicated", "mirrored_strategy")]
-    threads = [f"num_intra_threads={number}" for number in (1, 2)]
-    assert found == {"mode": [AS_GIVEN, *modes], "threads": [AS_GIVEN, *threads]}
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ("command: allreduce, flags: {sizes: 1K}", "command: allreduce has no effect"),
-        ("launch: {workers: 2}, matrix: {xla: [true]}", "launch has no effect"),
-        ("matrix: {optimizer: [sgd, adam]}", "a: optimizer changes what is measured; it cannot"),
-        ("matrix: {num_gpus: [1, 2]}", "a: num_gpus changes what is measured; it cannot vary"),
-        ("matrix: {threads: [1, 2]}", "a: threads is not a flag of a run; it cannot vary"),
-        ("matrix: {model: [lenet]}", "a: model changes what is measured"),
-        ("bounds: {throughput: {min: 1}}, matrix: {xla: [true]}", "bounds has no effect"),
-        ("matrix: {find_batch_size: [true]}", "a: find_batch_size changes what is measured"),
-        ("matrix: {device: [cpu]}", "a: device changes what is measured"),
-        ("matrix: {batch_size: [8]}", "nothing is left to vary"),
-        ("matrix: {all_reduce_spec: [pscpu, ring]}", "a: --all_reduce_spec=ring: "),
-        ("matrix: {num_intra_threads: [1, two]}", "a: --num_intra_threads=two: must be an integer"),
-        ("matrix: {variable_update: [mirored]}", "a: --variable_update=mirored: must be one of "),
-    ],
-)
-def test_a_file_that_cannot_be_searched(listed: Listed, entry: str, message: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        listed(*LENET, space=f"entries:\n  - {{name: a, {entry}}}\n")
-    assert re.match(r"\S*space\.yaml:|nothing", str(refused.value))
-    assert message in str(refused.value)
+def test_where_all_flags_are_given_nothing_is_searched(
+    listed: Listed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "")
+    threads = ("--num_intra_threads=1", "--num_inter_threads=1")
+    with pytest.raises(UsageError, match="nothing is left to vary"):
+        listed(*ONE_EACH, "--xla=false", "--xla_compile=false", *threads)
 
 
 @pytest.mark.slow
-def test_all_candidates_are_of_flags_that_exist_and_may_vary(listed: Listed) -> None:
+def test_all_candidates_are_of_flags_that_may_vary(listed: Listed) -> None:
     found, dropped = listed(*OWN_BATCH, allow="precision,batch_size,consistency")
-    assert varied(found, dropped) - environment.VARIABLES <= TUNABLE
-    assert {spec.name for spec in FLAGS} >= TUNABLE
+    assert varied(found, dropped) <= MAY_VARY
 
 
 class OfEvenDevices:

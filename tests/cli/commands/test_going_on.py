@@ -56,10 +56,7 @@ entries:
   - {name: a, repeats: 2}
   - {name: b, repeats: 1, flags: {batch_size: 4, find_batch_size: true}}
 """
-SPACE = """
-entries:
-  - {name: threads, matrix: {num_inter_threads: [1, 2]}}
-"""
+THREADS = {"threads": ({}, {"num_inter_threads": "1"}, {"num_inter_threads": "2"})}
 FAST = {"by_flag": {"--num_inter_threads=2": 1.2}}
 COMMANDS = {
     "ab": ["--b=--num_inter_threads=1", "--pairs=2", "--burn_in=0", "--pairing=turns"],
@@ -72,7 +69,7 @@ COMMANDS = {
     "bisect": ["HEAD~2", "HEAD", "--pairs=6", "--burn_in=0", "--pairing=alternate"],
     "strategies": ["--modes=replicated", "--rounds=2"],
     "sweep": ["suite.yaml"],
-    "tune": ["--space=space.yaml", "--minutes=5", "--pairing=alternate"],
+    "tune": ["--minutes=5", "--pairing=alternate"],
 }
 
 QUESTIONS = ["ab", "strategies", "sweep", "tune"]
@@ -98,8 +95,9 @@ class Campaigns:
         monkeypatch.setattr(race, "MOST_ROUNDS", 2)
         program = (fake_python, "-c", "cnnbench", "")
         monkeypatch.setattr("cnnbench.cli.commands.sweep.own_command_prefix", lambda: program)
-        alike = {"one": (0.0, ""), "tuned": (0.0, "")}
-        monkeypatch.setattr(weights, "weight_distances", lambda folders: alike)
+        monkeypatch.setattr(weights, "weight_distances", lambda folders: {"one": (0.0, "")})
+        groups = "cnnbench.cli.commands.tune.search_groups"
+        monkeypatch.setattr(groups, lambda *_, **situation: THREADS)
 
     def commit(self, place):
         """Commits all of a repository."""
@@ -130,7 +128,7 @@ class Campaigns:
 def repositories(tmp_path_factory, git):
     """A folder with the plug-in in one repository and what commands read in another."""
     folder = tmp_path_factory.mktemp("repositories")
-    files = {"suite.yaml": SUITE, "space.yaml": SPACE, "fake.json": "{}", "notes": ""}
+    files = {"suite.yaml": SUITE, "fake.json": "{}", "notes": ""}
     for name, texts in (("code", {"net.py": NET, "notes": ""}), ("work", files)):
         place = folder / name
         place.mkdir()
@@ -362,7 +360,7 @@ def test_a_folder_that_vanishes_gets_no_more_and_is_resumed(
     assert records(folder) == records("whole")
 
 
-_UNREADABLE = (b"", b"{", b"\xff", b"[1]", b'{"event": 1}', b'{"event": "process", "group": "x"}')
+_UNREADABLE = (b"", b"{", b"\xff", b"[1]", b'{"event": 1}', b'{"event": "process", "names": 1}')
 
 
 def edit(folder: Path, generator: random.Random) -> str:

@@ -14,7 +14,6 @@ import math
 import pytest
 from pages import report_of, rows, section
 from step_profiles import changed
-from studies import tuning
 
 from cnnbench.base.charts import HIGHER, LOWER, RowChart
 from cnnbench.base.document import ChartGroup, Paragraph, Table
@@ -203,16 +202,6 @@ def test_only_tables_of_cnnbench_have_commands_of_imported_runs(full_runs):
     assert (row["command"], row["processes"]) == ("cnnbench", "1")
     listed = rows(report_of(unknown), "runs")
     assert [one["imported from"] for one in listed] == ["log.txt"]
-
-
-def test_commands_on_a_page_name_no_file_that_its_readers_lack(full_runs):
-    made = tuning()
-    own = dataclasses.replace(made, search_command=(*made.search_command, "--space=own.yaml"))
-    for document, command in ((made, made.search_command), (own, made.command)):
-        report = report_of(full_runs(100), studies=[document])
-        listed = [row["command"] for row in rows(report, "reproduce", 1)]
-        assert " ".join(command) in listed
-        assert not any(".yaml" in one for one in listed)
 
 
 def test_slow_steps_of_many_configurations_are_one_note(full_runs):

@@ -185,7 +185,7 @@ REPORTS = {
     "two fastest modes": lambda runs: report_of(studies=[modes(6, 8)]),
     "modes that train otherwise": lambda runs: report_of(studies=[modes_that_train_otherwise()]),
     "faster flags": lambda runs: report_of(studies=[tuning()]),
-    "flags that train otherwise": lambda runs: report_of(studies=[tuning(trains_alike=False)]),
+    "flags that train otherwise": lambda runs: report_of(studies=[tuning(leader="precision=bf16")]),
     "a gain of one pair": lambda runs: report_of(studies=[tuning(low=None, pairs=1)]),
     "a gain of which one end is known": lambda runs: report_of(studies=[tuning(high=None)]),
     "flags that may be faster": lambda runs: report_of(

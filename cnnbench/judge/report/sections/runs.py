@@ -232,13 +232,6 @@ def _commit_cell(revision: str, state: Subject) -> TableCell:
     return TableCell(f"{revision}{changes}", kinds="code")
 
 
-def _names_own_file(words: Sequence[str]) -> bool:
-    """Whether a command names a YAML file of its user, such as a suite or a search space, which
-    readers of the page do not have.
-    """
-    return any(word.endswith((".yaml", ".yml")) for word in words)
-
-
 def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
     """Yields, for each command, the name of the measurement, the words of the command, the number
     of processes, and the start time.
@@ -247,10 +240,7 @@ def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int,
         yield f"modes of {title}", document.command, len(document.processes), document.started_at
     for tuning in results.tunings:
         processes = sum(row.processes for row in tuning.rows) + 2 * tuning.pairs
-        name, words = "best flags", tuning.search_command
-        if _names_own_file(words):
-            name, words = "the best flags found", tuning.command
-        yield name, words, processes, tuning.started_at
+        yield "best flags", tuning.search_command, processes, tuning.started_at
     by_campaign = {
         process.run_id for document in results.strategies for process in document.processes
     }
@@ -271,7 +261,7 @@ def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int,
         words = tuple(sweep) if is_command and sweep else ()
         # A command that names a file of the user cannot be repeated by others, so the commands of
         # the processes are listed instead.
-        if words and not _names_own_file(words):
+        if words and not any(word.endswith((".yaml", ".yml")) for word in words):
             return f"suite {place.get('suite')}", words
         # Repeated runs have commands that differ only in the output file, so the first one
         # represents them.

@@ -68,7 +68,7 @@ def search_sections(document: TuneDocument, full: bool = False) -> list[Section]
     command, name = shlex.join(document.command), _command_candidate(document)
     cell = TableCell(command, kinds="command")
     reason = document.reason if full and document.verdict not in (NONE, OPEN) else ""
-    said = filter(None, (reason, document.weights))
+    said = filter(None, (reason, _changes_text(document)))
     sentences = (f"{capitalized(text).rstrip('.')}." for text in said)
     shown = [*document.rows] if full else _fastest_rows(document)
     more = len([row for row in document.rows if row.processes]) - len(shown)
@@ -114,7 +114,7 @@ def search_verdict_answers(results: ReportSubject) -> Iterator[Answer]:
         text, tone = search_verdict(document)
         details = (
             f"{_command_candidate(document)}: {shlex.join(document.command)}",
-            document.weights,
+            _changes_text(document),
             document.failure,
         )
         title = f"Best flags of {searched_network(document)}"
@@ -123,14 +123,12 @@ def search_verdict_answers(results: ReportSubject) -> Iterator[Answer]:
 
 def search_verdict(document: TuneDocument) -> tuple[str, str]:
     """Returns the outcome of a `cnnbench tune` search as text, and the tone of the answer: "good",
-    "bad", "unsure" or "".
+    "unsure" or "".
     """
     if document.verdict == FASTER:
         gain = percent(document.gain)
         if document.low is not None and document.high is not None:
             gain += f" ({percent_range(document.low, document.high)})"
-        if document.trains_alike is False:
-            return f"{document.leader} is {gain} faster, but trains other weights", "bad"
         pairs = count_text(document.pairs, "pair", "pairs")
         return f"{gain} faster than the flags as given, {pairs}", "good"
     if document.verdict == OPEN and document.leader == AS_GIVEN:
@@ -146,7 +144,7 @@ def search_verdict(document: TuneDocument) -> tuple[str, str]:
 def answer_sentence(document: TuneDocument) -> str:
     """The outcome of a search as a sentence, which says whether the flags are those as given."""
     text, _ = search_verdict(document)
-    if document.is_leader_proven_faster:
+    if document.verdict == FASTER:
         return f"{text}."
     if document.verdict in (NONE, OPEN) and document.reason:
         return f"These are the flags as given: {text}: {document.reason}."
@@ -215,7 +213,14 @@ def _command_candidate(document: TuneDocument) -> str:
     """Returns the name of the candidate in the final command line of a search: the fastest
     candidate if its gain is proven, otherwise the given flags.
     """
-    return document.leader if document.is_leader_proven_faster else AS_GIVEN
+    return document.leader if document.verdict == FASTER else AS_GIVEN
+
+
+def _changes_text(document: TuneDocument) -> str:
+    """What the fastest flags train differently than the given flags, as text; "" for nothing."""
+    best = _command_candidate(document)
+    changes = [word for row in document.rows if row.candidate == best for word in row.changes]
+    return f"it trains differently: {', '.join(changes)}" if changes else ""
 
 
 def searched_network(document: TuneDocument) -> str:
