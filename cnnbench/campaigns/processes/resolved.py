@@ -21,7 +21,6 @@ from cnnbench.run.driver.estimates import (
     RunComputation,
     available_memory,
     computes_on_cpu,
-    estimate_job_memory,
     estimate_memory,
     estimate_run_computation,
 )
@@ -42,9 +41,7 @@ class ResolvedRun:
       notices: lines that the command would print about its flags.
       identity: parameters that distinguish the run from other runs.
       batch_size, global_batch: images per step on one device and on all devices; 0 for all-reduces.
-      needed_bytes: estimated memory of all processes together or, on GPUs, of each GPU; 0 for
-        all-reduces.
-      asynchronous: whether every worker updates the variables independently.
+      needed_bytes: estimated memory of the process or, on GPUs, of each GPU; 0 for all-reduces.
       rows: number of configurations that one process measures; each gets its own verdict.
       work: amount of computation; None for all-reduces.
       parts: files that the plug-ins use; see `plugins.parts`.
@@ -59,7 +56,6 @@ class ResolvedRun:
     batch_size: int = 0
     global_batch: int = 0
     needed_bytes: int = 0
-    asynchronous: bool = False
     rows: int = 1
     work: RunComputation | None = None
     parts: tuple[str, ...] = ()
@@ -87,8 +83,7 @@ def resolve_plan(plan: RunPlan) -> ResolvedRun:
         identity=plan.identity,
         batch_size=plan.length.batch_per_device,
         global_batch=plan.length.global_batch,
-        needed_bytes=estimate_job_memory(plan),
-        asynchronous=plan.place.asynchronous,
+        needed_bytes=estimate_memory(plan, "cpu" if computes_on_cpu(plan) else "gpu").total,
         work=estimate_run_computation(plan),
         parts=plugins.files_used_by_plugins(plan.config),
         no_turns=_why_sequential(plan),

@@ -119,23 +119,6 @@ def estimate_memory(plan: RunPlan, device_kind: str) -> MemoryEstimate:
     return max(step, evaluation, key=lambda phase: phase.total)
 
 
-def estimate_job_memory(plan: RunPlan) -> int:
-    """Estimates the memory of all processes of a job on one machine or, with GPUs, of each GPU."""
-    if not computes_on_cpu(plan):
-        return estimate_memory(plan, "gpu").total
-    job, size = plan.place.job, sum(variable.bytes for variable in plan.network.spec.variables)
-    worker = estimate_memory(plan, "cpu").total
-    if plan.work.trains and job.client_per_worker and job.num_workers > 1:
-        # A worker of a job also stores packed gradients, and the gradients that other workers send.
-        worker += 2 * size
-    serving = len(job.tasks) - job.num_workers
-    # All ps tasks together store the variables, their optimizer slots, and one sum of gradients for
-    # each variable.
-    values_per_weight = 2 + _slots_per_weight(plan) if plan.work.trains else 1
-    stored = values_per_weight * size if job.ps else 0
-    return job.num_workers * worker + serving * PROCESS_BYTES + stored
-
-
 def _activation_bytes(plan: RunPlan, training: bool) -> int:
     return bytes_per_image(
         plan.network.model,

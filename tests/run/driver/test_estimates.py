@@ -17,38 +17,12 @@ from cnnbench.run.driver.estimates import (
     PROCESS_BYTES,
     MemoryEstimate,
     RunComputation,
-    estimate_job_memory,
     estimate_memory,
     estimate_run_computation,
 )
 
 GIB = 2**30
 SHARED = {"model": "alexnet", "device": "cpu", "batch_size": 8}
-
-
-@pytest.mark.parametrize(
-    ("flags", "serving", "copies"),
-    [
-        # On the ps task variables and sums of gradients; between workers joined gradients.
-        ({"variable_update": "parameter_server", "ps_hosts": "a:3"}, 1, 2),
-        ({"variable_update": "collective_all_reduce"}, 0, 2 * 2),
-        (
-            {
-                "variable_update": "distributed_all_reduce",
-                "all_reduce_spec": "xring",
-                "controller_host": "a:3",
-            },
-            1,
-            0,
-        ),
-    ],
-)
-def test_all_processes_of_a_job_count(flags, serving, copies):
-    job = Params(**SHARED, **flags, worker_hosts="a:1,a:2", job_name="worker")
-    plan = make_plan(job)
-    weights = sum(one.bytes for one in plan.network.spec.variables)
-    besides = estimate_job_memory(plan) - 2 * estimate_memory(plan, "cpu").total
-    assert besides == serving * PROCESS_BYTES + copies * weights
 
 
 def test_a_run_is_refused_before_tensorflow(made_up_machine):
@@ -100,7 +74,6 @@ def test_memory_is_that_of_copies_and_of_examples(flags, copies, examples):
     towers = flags.get("num_gpus", 1)
     assert found.per_image == towers * activations + towers * (examples // towers) * example
     assert found.total == found.fixed + 8 * found.per_image
-    assert estimate_job_memory(plan) == found.total
     evaluation = {"eval_during_training_every_n_steps": 10, "num_eval_batches": 5}
     if trains:  # the larger of the two counts
         small, large = (
