@@ -62,9 +62,8 @@ _EMPTY = ("''", '""')
 class Affects(enum.Enum):
     """What a flag changes."""
 
-    RESULT = "what is computed, so that runs with different values are different measurements"
-    TIME = "only how fast it is computed"
-    NOTHING = "neither: what is shown, written or awaited outside of the timed steps"
+    RESULT = "what is computed, or how fast, so that other values are other measurements"
+    NOTHING = "only what is shown, written or awaited outside of the timed steps"
 
 
 class ComparedBy(enum.Enum):

@@ -89,7 +89,7 @@ class Own:
     switch: bool = flag(False, "A boolean.", affects=Affects.NOTHING)
     count: int = flag(3, "An integer.", minimum=1, part=RunPart.BATCH | RunPart.LENGTH)
     wide: int = flag(3, "An integer of 64 bits.", maximum=2**63 - 1)
-    share: float | None = flag(None, "A number.", above=0, below=1, affects=Affects.TIME)
+    share: float | None = flag(None, "A number.", above=0, below=1)
     limit: float | None = flag(None, "A number, of which 0 is none.", unset=0)
     text: str = flag("", "Any text.", compared_by=ComparedBy.SEED)
     label: str | None = flag(None, "An optional text.")
@@ -219,12 +219,11 @@ def test_what_flags_affect_and_the_parts_that_use_them():
         return names_of_flags(SPECS_OF_OWN.values(), which)
 
     assert names(Affects.NOTHING) == names(ComparedBy.NOTHING) == ("switch",)
-    assert names(Affects.TIME) == ("share",)
     assert names(ComparedBy.SEED) == ("text",)
     assert names(RunPart.LENGTH) == ("count", "file")
     assert names(RunPart.BATCH) == ("count",)
     assert names(RunPart.WARM_UP) == ()
-    assert len(names(Affects.RESULT)) == len(SPECS_OF_OWN) - 2
+    assert len(names(Affects.RESULT)) == len(SPECS_OF_OWN) - 1
     assert [name for name, spec in SPECS_OF_OWN.items() if spec.takes_urls] == ["url"]
 
 

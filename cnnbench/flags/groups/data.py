@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.base.rules import FlagRule, no_effect, no_effect_with, no_effect_without
-from cnnbench.flags.declare import Affects, ComparedBy, RunPart, flag, names_of_flags, specs_of
+from cnnbench.flags.declare import ComparedBy, RunPart, flag, names_of_flags, specs_of
 from cnnbench.flags.facts import RunFacts, no_effect_forward
 from cnnbench.flags.groups.runtime import MOST_THREADS
 from cnnbench.models.registry import datasets
@@ -18,7 +18,6 @@ MOST_BUFFERED = 2**20
 """Maximum number of batches or records. More would not fit into any memory."""
 
 
-_tunable = partial(flag, affects=Affects.TIME)
 _mixing = partial(
     flag,
     minimum=0,
@@ -103,16 +102,16 @@ class DataParams:
         "Prepare ImageNet images as MLPerf requires: subtract the channel means, do not scale the "
         "values, and crop without bounding boxes.",
     )
-    datasets_use_prefetch: bool = _tunable(
+    datasets_use_prefetch: bool = flag(
         True, "Copy the next batch to its device while the current step runs."
     )
-    datasets_prefetch_buffer_size: int = _tunable(
+    datasets_prefetch_buffer_size: int = flag(
         1,
         "Number of batches that are kept ready for each device.",
         minimum=1,
         maximum=MOST_BUFFERED,
     )
-    multi_device_iterator_max_buffer_size: int = _tunable(
+    multi_device_iterator_max_buffer_size: int = flag(
         1,
         "Number of batches that are kept ready in host memory for each device.",
         minimum=1,
@@ -124,23 +123,22 @@ class DataParams:
         "not given, the number depends on the number of cores.",
         minimum=0,
         maximum=MOST_THREADS,
-        affects=Affects.TIME,
         part=RunPart.THREADS,
     )
-    datasets_use_caching: bool = _tunable(
+    datasets_use_caching: bool = flag(
         False, "Keep the encoded records in memory after the first pass."
     )
     datasets_repeat_cached_sample: bool = flag(
         False,
         "Read one record and repeat it without end, to exclude the disk from the measurement.",
     )
-    datasets_parallel_interleave_cycle_length: int | None = _tunable(
+    datasets_parallel_interleave_cycle_length: int | None = flag(
         None,
         "Number of files that are read at the same time; 10 if not given.",
         minimum=1,
         maximum=MOST_THREADS,
     )
-    datasets_parallel_interleave_prefetch: int | None = _tunable(
+    datasets_parallel_interleave_prefetch: int | None = flag(
         None,
         "Number of records that are read in advance from every open file.",
         minimum=0,

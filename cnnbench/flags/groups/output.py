@@ -52,9 +52,7 @@ def _folder_fault(folder: str) -> str:
 
 _untimed = partial(flag, affects=Affects.NOTHING)
 _saving = partial(flag, part=RunPart.HEADER)
-_profile = partial(
-    flag, affects=Affects.TIME, compared_by=ComparedBy.PRESENCE, part=RunPart.PROFILE
-)
+_profile = partial(flag, compared_by=ComparedBy.PRESENCE, part=RunPart.PROFILE)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

@@ -203,7 +203,6 @@ class RunParams:
         "evaluations, step lines and checks whether to stop wait for the end of a call.",
         minimum=1,
         maximum=1_000_000,
-        affects=Affects.TIME,
     )
     eval_batch_size: int = flag(
         0,

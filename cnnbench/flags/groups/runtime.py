@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import partial
 
 from cnnbench.base.rules import FlagRule, HasFlags, always, no_effect, refuse
 from cnnbench.base.text import count_text
@@ -21,9 +20,6 @@ def _indices_fault(text: str) -> str:
     if not all(re.fullmatch("[0-9]{1,9}", piece) for piece in pieces):
         return "must be whole numbers, comma-separated, as in 0,1,3,2"
     return "must name every GPU once" if len({*map(int, pieces)}) < len(pieces) else ""
-
-
-_tunable = partial(flag, affects=Affects.TIME)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -51,7 +47,6 @@ class RuntimeParams:
         "0,1,2,...",
         fault=_indices_fault,
         compared_by=ComparedBy.NUMBER,
-        affects=Affects.TIME,
         part=RunPart.HEADER,
     )
     gpus_per_card: int = flag(
@@ -62,14 +57,13 @@ class RuntimeParams:
         minimum=1,
         maximum=64,
     )
-    data_format: str = _tunable(
+    data_format: str = flag(
         "auto",
         "Layout of images in the network. auto is NCHW on GPUs and NHWC on the CPU.",
         choices=("auto", "NHWC", "NCHW"),
-        affects=Affects.TIME,
         part=RunPart.HEADER,
     )
-    conv_gradients: str = _tunable(
+    conv_gradients: str = flag(
         "auto",
         "Gradients of convolutions and dense layers on the CPU: library uses TensorFlow's "
         "kernels; fastest uses the kernels that were measured to be fastest for each shape, type "
@@ -87,7 +81,6 @@ class RuntimeParams:
         "not given.",
         minimum=0,
         maximum=MOST_THREADS,
-        affects=Affects.TIME,
         part=RunPart.THREADS,
     )
     num_inter_threads: int = flag(
@@ -97,34 +90,31 @@ class RuntimeParams:
         "per core, and parameter_server_strategy has at least 4 threads with --data_dir.",
         minimum=0,
         maximum=MOST_THREADS,
-        affects=Affects.TIME,
         part=RunPart.THREADS,
     )
-    gpu_thread_mode: str = _tunable(
+    gpu_thread_mode: str = flag(
         "gpu_private",
         "Host threads that launch operations on GPUs: separate threads for each GPU, threads "
         "shared by all GPUs, or TensorFlow's global threads.",
         choices=("global", "gpu_private", "gpu_shared"),
         lower=True,
     )
-    per_gpu_thread_count: int = _tunable(
+    per_gpu_thread_count: int = flag(
         0,
         "Number of threads of each GPU; 0 means 2. Cannot be used with --gpu_thread_mode=global.",
         minimum=0,
         maximum=MOST_THREADS,
     )
-    allow_growth: bool | None = _tunable(
+    allow_growth: bool | None = flag(
         None, "Allocate GPU memory when it is needed. If not given, TensorFlow's default applies."
     )
-    use_unified_memory: bool | None = _tunable(
+    use_unified_memory: bool | None = flag(
         None, "Use host memory if GPU memory is full. If not given, TensorFlow's default applies."
     )
-    winograd_nonfused: bool = _tunable(True, "Allow cuDNN to use non-fused Winograd algorithms.")
-    batchnorm_persistent: bool = _tunable(
-        True, "Allow cuDNN to use its persistent batch-norm kernels."
-    )
-    xla: bool = _tunable(False, "Let XLA compile clusters of operations that it selects.")
-    xla_compile: bool = _tunable(
+    winograd_nonfused: bool = flag(True, "Allow cuDNN to use non-fused Winograd algorithms.")
+    batchnorm_persistent: bool = flag(True, "Allow cuDNN to use its persistent batch-norm kernels.")
+    xla: bool = flag(False, "Let XLA compile clusters of operations that it selects.")
+    xla_compile: bool = flag(
         False,
         "Compile the whole forward and backward pass of every device with XLA. If this is "
         "impossible, the run fails.",
@@ -136,11 +126,8 @@ class RuntimeParams:
         "else can write to the folder.",
         path="folder",
         compared_by=ComparedBy.PRESENCE,
-        affects=Affects.TIME,
     )
-    enable_optimizations: bool = _tunable(
-        True, "Let TensorFlow's graph optimizer rewrite the step."
-    )
+    enable_optimizations: bool = flag(True, "Let TensorFlow's graph optimizer rewrite the step.")
     peak_flops: float | None = flag(
         None,
         "Peak FLOP/s in the precision of the run, of one GPU or of the whole CPU (for any "

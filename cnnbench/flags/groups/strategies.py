@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import partial
 
 from cnnbench.base.rules import (
     FlagRule,
@@ -15,7 +14,7 @@ from cnnbench.base.rules import (
     refuse,
     refuse_any_value,
 )
-from cnnbench.flags.declare import Affects, RunPart, flag, specs_of
+from cnnbench.flags.declare import RunPart, flag, specs_of
 from cnnbench.flags.facts import (
     RunFacts,
     has_one_tower,
@@ -33,58 +32,56 @@ from cnnbench.variable_mgr.distribute import (
 )
 from cnnbench.variable_mgr.modes import Reduction
 
-_tunable = partial(flag, affects=Affects.TIME)
-
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class StrategyParams:
     """Flags for tf.distribute strategies."""
 
-    cross_device_ops: str = _tunable(
+    cross_device_ops: str = flag(
         "auto",
         "How mirrored_strategy and multi_worker_mirrored_strategy reduce gradients. auto is a ring "
         "on CPUs and NCCL on GPUs. Between workers, only auto, ring and nccl are valid.",
         choices=CROSS_DEVICE_OPS,
         part=RunPart.ALGORITHM,
     )
-    bytes_per_pack: int = _tunable(
+    bytes_per_pack: int = flag(
         0,
         "Size in bytes of the packs into which gradients are joined with --cross_device_ops=ring "
         "or auto and, between workers, also with nccl. With 0, all gradients are one pack.",
         minimum=0,
     )
-    num_packs: int = _tunable(
+    num_packs: int = flag(
         1,
         "Number of packs into which mirrored_strategy joins all gradients with "
         "--cross_device_ops=hierarchical_copy or nccl. With 0, gradients are not packed.",
         minimum=0,
     )
-    input_distribution: str = _tunable(
+    input_distribution: str = flag(
         "towers",
         "Who copies training batches of --data_dir to the devices: cnnbench, as in all other "
         "modes, or the strategy.",
         choices=("towers", "strategy"),
     )
-    input_sharding: str = _tunable(
+    input_sharding: str = flag(
         "auto",
         "With --input_distribution=strategy: TensorFlow splits global batches (auto), or the "
         "pipeline creates the batches of the devices (manual).",
         choices=("auto", "manual"),
     )
-    auto_shard_policy: str = _tunable(
+    auto_shard_policy: str = flag(
         "auto",
         "With --input_sharding=auto: how the data is divided among workers: by whole files (file)"
         " or by parts of every global batch (data or auto). With off, every worker reads the same"
         " data. A single worker always reads all data.",
         choices=("auto", "file", "data", "off", "hint"),
     )
-    input_replication: str = _tunable(
+    input_replication: str = flag(
         "per_worker",
         "With --input_sharding=manual: one pipeline for all devices, or one pipeline for each "
         "device, which reads all data and keeps the batches of the device.",
         choices=("per_worker", "per_replica"),
     )
-    prefetch_on_device: bool | None = _tunable(
+    prefetch_on_device: bool | None = flag(
         None,
         "With --input_distribution=strategy: batches are kept ready on the devices, not on the "
         "host. This is the default with --input_replication=per_worker.",

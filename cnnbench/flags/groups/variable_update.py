@@ -18,7 +18,7 @@ from cnnbench.base.rules import (
 )
 from cnnbench.base.text import enumeration
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import Affects, OrText, RunPart, flag, names_of_flags, specs_of
+from cnnbench.flags.declare import OrText, RunPart, flag, names_of_flags, specs_of
 from cnnbench.flags.facts import (
     FORWARD,
     RunFacts,
@@ -47,8 +47,8 @@ from cnnbench.variable_mgr.spec import CACHING_POLICIES, PS_STRATEGIES
 _MODES = ". ".join(f"{mode.name}: {mode.about}" for mode in BUILT_IN if mode.about)
 
 
-_algorithm = partial(flag, affects=Affects.TIME, part=RunPart.ALGORITHM | RunPart.AGGREGATION)
-_aggregation = partial(flag, affects=Affects.TIME, part=RunPart.AGGREGATION)
+_algorithm = partial(flag, part=RunPart.ALGORITHM | RunPart.AGGREGATION)
+_aggregation = partial(flag, part=RunPart.AGGREGATION)
 _update = partial(flag, part=RunPart.UPDATE)
 
 
@@ -62,7 +62,6 @@ class VariableUpdateParams:
         "strategies of tf.distribute.",
         choices=NAMES,
         checked_late=True,
-        affects=Affects.TIME,
         part=RunPart.ALGORITHM | RunPart.HEADER,
     )
     local_parameter_device: str = flag(
@@ -73,7 +72,6 @@ class VariableUpdateParams:
         "--device=cpu). cpu: the host. Other modes and algorithms ignore this flag.",
         choices=("cpu", "gpu"),
         lower=True,
-        affects=Affects.TIME,
     )
     ps_strategy: str = flag(
         "greedy_bytes",
@@ -124,7 +122,6 @@ class VariableUpdateParams:
         "bytes as it is sent. If not given, replicated copies all gradients to one device.",
         parser=parse_all_reduce_spec,
         known=names,
-        affects=Affects.TIME,
         part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.HEADER,
         unset="",
     )
