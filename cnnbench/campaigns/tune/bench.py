@@ -2,7 +2,7 @@
 
 A first process measures the step time with the given flags; it determines the number of timed steps
 that take a few seconds. A round runs its candidates in random order. If processes can run
-interleaved (docs/ab.md), up to `lanes` processes are alive at a time, so that disturbances of the
+interleaved (docs/ab.md), up to eight processes are alive at a time, so that disturbances of the
 machine affect all of them.
 
 Only the time of processes counts, and no recorded process runs again. So a resumed search makes the
@@ -20,7 +20,6 @@ from statistics import fmean
 
 from cnnbench.base.stats import median
 from cnnbench.campaigns.ab.lengths import LENGTHS, StepCountEstimate
-from cnnbench.campaigns.ab.pairing import TURN_SECONDS
 from cnnbench.campaigns.ab.side import AbSide, make_process_request
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes import (
@@ -37,7 +36,12 @@ from cnnbench.campaigns.processes import (
 )
 from cnnbench.campaigns.tune import environment, phrases
 from cnnbench.campaigns.tune.race import FINALISTS, CandidateRace, RaceRound, SearchOutcome
-from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidates_of_group
+from cnnbench.campaigns.tune.space import (
+    Candidate,
+    SearchSpace,
+    Settings,
+    candidates_of_group,
+)
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import FLAGS, RunPart, names_of_flags
 from cnnbench.judge.metrics.policy import Policy
@@ -53,8 +57,9 @@ possible.
 _FIRST_STEPS = 20
 _LATEST = 3  # Number of the last processes, whose durations predict the next duration.
 _PROOF_SHARE, _MOST_PROOF_SHARE = 0.4, 2 / 3
-# With another result of a process, a resumed search would make other decisions.
+# No process runs again: with another result, a resumed search would make other decisions.
 _ANSWERS = ("ok", "failed", "timed_out", "killed", "out_of_memory")
+_MOST_AT_A_TIME = 8  # Maximum number of simultaneous processes.
 _MEMORY = 0.8  # Maximum share of the available memory that simultaneous processes use.
 
 MOST_MINUTES = 10080
@@ -84,10 +89,10 @@ _ROUNDS = 2
 are not tried.
 """
 
-_FEWEST = 2
+_FEWEST_PROCESSES = 2
 """Minimum number of processes in a race: the best of the previous groups, and a candidate."""
 
-_LEAST = 6
+_LEAST_SHARE = 6
 """Minimum number of processes for a small group, if its share of the time would allow fewer."""
 
 TUNE = CampaignKind(command="tune", noun="search", subfolders=(LOGS,))
@@ -111,17 +116,15 @@ class ProcessStepCounts(StepCountEstimate):
         self.batch = record.batch.global_
         self._fixed = frozenset(fixed)
 
-    def step_count_flags(self, factor: float = 1.0, batch: int | None = None) -> dict[str, int]:
+    def step_count_flags(self, batch: int, factor: float = 1.0) -> dict[str, int]:
         """Flags for the number of steps of a process, by flag name.
 
-        The process gets `factor` times as many images as in a race. `batch` is its number of images
-        in a step, if it differs from that of the given flags.
+        `batch` is its number of images in a step. The process gets `factor` times as many images as
+        in a race.
         """
         lengths = {}
         if not LENGTHS & self._fixed:
-            lengths["num_batches"] = self.number_of_steps(
-                factor * self.batch / (batch or self.batch)
-            )
+            lengths["num_batches"] = self.number_of_steps(factor * self.batch / batch)
         if not _WARMUP & self._fixed:
             lengths["num_warmup_batches"] = min(max(_FEWEST_WARMUP, self.wanted), _MOST_WARMUP)
         if "peak_flops" not in self._fixed:
@@ -139,28 +142,33 @@ class ProcessStepCounts(StepCountEstimate):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """Settings of a search for the fastest flags, which starts with the candidate `first`.
+    """Settings of a search for the fastest flags.
 
     Attributes:
-      space: the given flags, and the flags that may vary.
-      first: the candidate with the given flags.
+      space: makes the candidates.
+      as_given: the candidate with the given flags, with which the search starts.
+      groups: settings by name of the group. Candidates in the race of a group add one of these
+        settings to the best flags of the previous groups.
       policy: decision thresholds of the proof. Candidates are adopted with the same threshold.
       seconds: seconds for the whole search.
+      command: argv of the search.
       timeout: seconds for each process.
       memory: bytes of memory for simultaneous processes; None if unknown.
-      lanes: number of processes that are alive at the same time and run interleaved; 1 to run
-        processes one after the other.
+      seed: seed of all random orders.
+      turn_seconds: seconds that a process runs before the next simultaneous process continues; 0 if
+        processes run one after the other.
     """
 
     space: SearchSpace
-    first: Candidate
+    as_given: Candidate
+    groups: Mapping[str, Sequence[Settings]]
     policy: Policy
     seconds: float
     command: Sequence[str]
     timeout: float
-    memory: MemoryCapacity | None = None
-    seed: int = 0
-    lanes: int = 1
+    memory: MemoryCapacity | None
+    seed: int
+    turn_seconds: float
 
     def make_side(self, candidate: Candidate, flags: Mapping[str, object]) -> AbSide:
         """Creates an `AbSide`, which runs with `flags` and with the environment variables of a
@@ -176,13 +184,6 @@ class SearchSettings:
         variables = environment.assignments(candidate.variables)
         env = ["env", *variables] if variables else []
         return (*env, "cnnbench", *words)
-
-    @property
-    def turn_seconds(self) -> float:
-        """Seconds that a process runs before the next process continues; 0 if processes run one
-        after the other.
-        """
-        return TURN_SECONDS if self.lanes > 1 else 0.0
 
 
 class RaceBenchmark:
@@ -210,10 +211,10 @@ class RaceBenchmark:
 
         Raises BenchmarkError if this process fails.
         """
-        first, fixed = self.settings.first, self.settings.space.given_texts
+        as_given, fixed = self.settings.as_given, self.settings.space.given_texts
         lengths = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
         (ended,) = yield from self._run_candidates(
-            "first process", {f"first-{first.key}": first}, lengths
+            "first process", {f"first-{as_given.key}": as_given}, lengths
         )
         if ended.status != "ok":
             raise BenchmarkError(f"the given flags fail: {ended.message}")
@@ -297,9 +298,9 @@ class RaceBenchmark:
         waiting = self._candidate_order(group, number, candidates)
         chunks: list[dict[str, RunRecord]] = []
         failed: dict[str, str] = {}
-        lanes = self._max_parallel(waiting)
+        most = self._most_at_a_time(waiting)
         while waiting:
-            parts = math.ceil(len(waiting) / lanes)  # The chunks have nearly equal sizes.
+            parts = math.ceil(len(waiting) / most)  # The chunks have nearly equal sizes.
             fitting = self.affordable_processes - reserved_processes
             size = min(math.ceil(len(waiting) / parts), fitting)
             if size < 1:
@@ -321,7 +322,7 @@ class RaceBenchmark:
         # `throughputs` gets all records together, so that it can remove rare disturbances.
         speeds = dict(zip(taken, throughputs([*taken.values()]), strict=True))
         # If processes run one after the other, all processes of a round are one block.
-        blocks = chunks if self.settings.lanes > 1 else [taken]
+        blocks = chunks if self.settings.turn_seconds else [taken]
         return RaceRound(
             blocks=[{key: speed for key in block if (speed := speeds[key])} for block in blocks],
             failed=failed,
@@ -331,8 +332,7 @@ class RaceBenchmark:
     def _candidate_order(
         self, group: str, number: int, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
-        """The candidates in the order of a round: the first candidate, then the other candidates in
-        random order.
+        """The candidates in the order of a round: the first one, then the others in random order.
 
         The first round may end early, so candidates that change few flags come before others, and
         among those the ones that --allow names.
@@ -343,13 +343,13 @@ class RaceBenchmark:
             others.sort(key=lambda candidate: (len(candidate.settings), not candidate.changes))
         return [first, *others]
 
-    def _max_parallel(self, candidates: Collection[Candidate]) -> int:
-        """Number of processes that may run at the same time: `lanes`, if the memory suffices."""
-        lanes, memory = self.settings.lanes, self.settings.memory
-        if memory is not None and candidates:
+    def _most_at_a_time(self, candidates: Collection[Candidate]) -> int:
+        """Number of processes that may be alive at the same time."""
+        most, memory = _MOST_AT_A_TIME if self.settings.turn_seconds else 1, self.settings.memory
+        if memory is not None:
             needed = max(candidate.resolved.needed_bytes for candidate in candidates)
-            lanes = max(1, min(lanes, int(_MEMORY * memory.available / max(1, needed))))
-        return lanes
+            most = max(1, min(most, int(_MEMORY * memory.available / max(1, needed))))
+        return most
 
     def _run_candidates(
         self,
@@ -366,12 +366,9 @@ class RaceBenchmark:
         """
         requests = []
         for name, candidate in candidates.items():
-            images = candidate.resolved.global_batch
-            length = (
-                self.lengths.step_count_flags(batch=images)
-                if length_flags is None
-                else length_flags
-            )
+            length = length_flags
+            if length is None:
+                length = self.lengths.step_count_flags(candidate.resolved.global_batch)
             requests.append(
                 make_process_request(
                     self.folder,
@@ -403,23 +400,23 @@ def race_groups(bench: RaceBenchmark) -> ProcessRequests[SearchOutcome]:
     A candidate is adopted if its gain exceeds the threshold of the search.
     """
     settings = bench.settings
-    leader, threshold = settings.first, settings.policy.threshold
-    weights = [len(choices) for choices in settings.space.groups.values()]
-    for at, (group, choices) in enumerate(settings.space.groups.items()):
+    leader = settings.as_given
+    weights = [len(choices) for choices in settings.groups.values()]
+    for at, (group, choices) in enumerate(settings.groups.items()):
         candidates, dropped = candidates_of_group(settings.space, choices, leader)
-        race = CandidateRace(group, candidates, threshold, dropped)
+        race = CandidateRace(group, candidates, settings.policy.threshold, dropped)
         bench.races.append(race)
         if len(candidates) > 1:
             bench.needs_proof = True
             there_is = bench.affordable_processes
             share = there_is * weights[at] // sum(weights[at:])
             # Each race must leave time for a few processes of every later group.
-            own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
+            own, *later = (min(_ROUNDS * many, _LEAST_SHARE) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
-            if share >= _FEWEST:
+            if share >= _FEWEST_PROCESSES:
                 yield from _run_race(race, bench, share, there_is - share)
         leader = race.leader
-    return SearchOutcome(tuple(bench.races), leader)
+    return SearchOutcome(tuple(bench.races))
 
 
 def _run_race(
@@ -439,7 +436,7 @@ def _run_race(
             break
         # A later group may find a leader that needs a proof, so the time of the proof is not used
         # for races.
-        bench.needs_proof = reserved > 0 or race.leader.key != bench.settings.first.key
+        bench.needs_proof = reserved > 0 or race.leader.key != bench.settings.as_given.key
         affordable = bench.affordable_processes - reserved
         if eliminated := race.eliminate_after_round(max(0, affordable)):
             reasons = Counter(row.left for row in eliminated)

@@ -46,13 +46,12 @@ _TUNABLES_SINCE, _HUGE_SINCE = (2, 26), (2, 35)  # Versions of glibc.
 _SECONDS = 10.0
 
 
-def dimensions(environ: Mapping[str, str] | None = None) -> list[list[dict[str, str]]]:
+def dimensions(given: Mapping[str, str]) -> list[list[dict[str, str]]]:
     """Returns the settings to try, in dimensions that are combined with each other.
 
-    A variable that the user has set does not vary. The allocators replace each other, so they are
-    one dimension.
+    The variables in `given`, which the user has set, do not vary. The allocators replace each
+    other, so they are one dimension.
     """
-    given = os.environ if environ is None else environ
     allocators = [
         *({_GLIBC: value} for value in _SHORT),
         *({_PRELOAD: name} for name in _ALLOCATORS),

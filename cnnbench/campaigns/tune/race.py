@@ -203,10 +203,14 @@ class CandidateRace:
 
 
 class SearchOutcome(NamedTuple):
-    """Results of the races of all flag groups. `leader` is the best candidate of the last race."""
+    """Results of the races of all groups, of which there is at least one."""
 
     races: tuple[CandidateRace, ...]
-    leader: Candidate
+
+    @property
+    def leader(self) -> Candidate:
+        """The best candidate of the last race."""
+        return self.races[-1].leader
 
     @property
     def rounds(self) -> list[list[dict[str, float]]]:
@@ -238,9 +242,9 @@ class SearchOutcome(NamedTuple):
         """
         return {key: row for race in self.races for key, row in race.eliminated.items()}
 
-    def rows(self, first: Candidate) -> Iterator[TuneRow]:
+    def rows(self, as_given: Candidate) -> Iterator[TuneRow]:
         """Yields a table row for each candidate: measured candidates by their gain over the
-        candidate `first`, then candidates that were not tried.
+        candidate `as_given`, then candidates that were not tried.
         """
         groups = {
             candidate.key: race.group
@@ -258,7 +262,7 @@ class SearchOutcome(NamedTuple):
                 group=group,
                 processes=len(speeds),
                 images_per_sec=median(speeds) if speeds else None,
-                **_gain_fields(fitted, key, first.key),
+                **_gain_fields(fitted, key, as_given.key),
             )
             rows.append(row)
         yield from sorted(
@@ -282,12 +286,12 @@ def _unmeasured_row(candidate: Candidate, group: str) -> TuneRow:
     )
 
 
-def _gain_fields(fitted: AdditiveModel | None, key: str, first: str) -> dict[str, Any]:
-    if fitted is None or key not in fitted.names or first not in fitted.names:
+def _gain_fields(fitted: AdditiveModel | None, key: str, base: str) -> dict[str, Any]:
+    if fitted is None or key not in fitted.names or base not in fitted.names:
         return {}
-    difference = fitted.difference(key, first)
+    difference = fitted.difference(key, base)
     gains = {"gain": math.expm1(difference)}
-    reach = None if key == first else fitted.error_quantile(key, first, (1 - CONFIDENCE) / 2)
+    reach = None if key == base else fitted.error_quantile(key, base, (1 - CONFIDENCE) / 2)
     if reach is not None:
         gains["low"] = math.expm1(difference - reach)
         gains["high"] = math.expm1(difference + reach)

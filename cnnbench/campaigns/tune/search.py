@@ -63,7 +63,7 @@ def measure_proof(bench: RaceBenchmark, outcome: SearchOutcome) -> ProcessReques
 
     Returns the document of the search. After an interrupt, complete pairs are kept.
     """
-    if outcome.leader.key == bench.settings.first.key:
+    if outcome.leader.key == bench.settings.as_given.key:
         if outcome.tried_no_candidate:
             return _tune_document(bench, outcome, OPEN, phrases.NO_TIME, more_pairs_help=True)
         return _tune_document(bench, outcome, NONE)
@@ -78,8 +78,8 @@ def document_so_far(bench: RaceBenchmark) -> TuneDocument | None:
     """The document of an interrupted search; None if no round of a race was measured."""
     if not any(race.rounds for race in bench.races):
         return None
-    outcome = SearchOutcome(tuple(bench.races), bench.races[-1].leader)
-    verdict = NONE if outcome.leader.key == bench.settings.first.key else OPEN
+    outcome = SearchOutcome(tuple(bench.races))
+    verdict = NONE if outcome.leader.key == bench.settings.as_given.key else OPEN
     return _tune_document(bench, outcome, verdict, phrases.INTERRUPTED)
 
 
@@ -149,12 +149,12 @@ def _measure_pairs(
 
 
 def _sides(bench: RaceBenchmark, leader: Candidate) -> dict[str, AbSide]:
-    """The given flags (A) and the flags of the best candidate (B), with the number of steps of a
+    """The given flags (A) and the flags of the best candidate (B), with the number of steps of the
     proof.
     """
     sides = {}
-    for name, candidate in zip(SIDES, (bench.settings.first, leader), strict=True):
-        length = bench.lengths.step_count_flags(PROOF_LENGTH, candidate.resolved.global_batch)
+    for name, candidate in zip(SIDES, (bench.settings.as_given, leader), strict=True):
+        length = bench.lengths.step_count_flags(candidate.resolved.global_batch, PROOF_LENGTH)
         own = {n: text for n, text in candidate.settings.items() if n in candidate.flags}
         sides[name] = replace(
             bench.settings.make_side(candidate, {**candidate.flags, **length}),
@@ -178,27 +178,27 @@ def _tune_document(
 
     Args:
       pairs: number of measured pairs.
-      more_pairs_help: whether more pairs, up to the maximum of a proof, may lead to a verdict.
+      more_pairs_help: whether more pairs, up to the maximum of the proof, may lead to a verdict.
       measured: other fields about the pairs, by name.
     """
-    settings, first, fitted = bench.settings, bench.settings.first, outcome.fitted
-    minutes = minutes_for_an_answer(outcome, bench, verdict, pairs, more_pairs_help)
+    settings, as_given, fitted = bench.settings, bench.settings.as_given, outcome.fitted
+    minutes = minutes_for_an_answer(bench, outcome, verdict, pairs, more_pairs_help)
     begun_at = datetime.fromisoformat(next(bench.folder.journal.read(SESSION))["time"])
     unknown: dict[str, Any] = dict.fromkeys(("gain", "low", "high", "confidence"))
     document = TuneDocument(
         started_at=begun_at.isoformat(timespec="seconds"),
         search_command=tuple(settings.command),
-        command=settings.command_of(outcome.leader if verdict == FASTER else first),
+        command=settings.command_of(outcome.leader if verdict == FASTER else as_given),
         verdict=verdict,
         reason=reason,
         leader=outcome.leader.name,
         pairs=pairs,
-        given=flags_to_arguments(first.flags),
+        given=flags_to_arguments(as_given.flags),
         seed=settings.seed,
         seconds=settings.seconds - bench.seconds_left,
         budget_seconds=settings.seconds,
         scatter=None if fitted is None else fitted.scatter,
-        rows=tuple(outcome.rows(first)),
+        rows=tuple(outcome.rows(as_given)),
         refused=tuple(
             RefusedCandidate(group=race.group, candidate=dropped.name, reason=dropped.reason)
             for race in outcome.races
@@ -209,13 +209,13 @@ def _tune_document(
         **{"failure": "", **unknown, **measured},
     )
     if verdict == OPEN and not pairs and minutes is not None:
-        text = phrases.ENOUGH_MINUTES.format(reason=reason, minutes=document.enough_minutes)
+        text = phrases.ENOUGH_MINUTES.format(reason=reason, minutes=minutes)
         return replace(document, reason=text)
     return document
 
 
 def minutes_for_an_answer(
-    outcome: SearchOutcome, bench: RaceBenchmark, verdict: str, pairs: int, more_pairs_help: bool
+    bench: RaceBenchmark, outcome: SearchOutcome, verdict: str, pairs: int, more_pairs_help: bool
 ) -> int | None:
     """Estimated --minutes with which a search would have an answer; None if no time would be
     enough.
@@ -223,7 +223,7 @@ def minutes_for_an_answer(
     Args:
       verdict: the verdict of the search so far.
       pairs: number of measured pairs of the proof.
-      more_pairs_help: whether more pairs, up to the maximum of a proof, may lead to a verdict.
+      more_pairs_help: whether more pairs, up to the maximum of the proof, may lead to a verdict.
     """
     waiting = {candidate.key for race in outcome.races for candidate in race.untried}
     waiting |= {key for key, row in outcome.eliminated.items() if row.left == BEHIND}

@@ -8,8 +8,9 @@ each starts with the best flags of the previous groups (docs/tune.md explains wh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -104,7 +105,7 @@ def search_dimensions(
         "input": [] if config["data_dir"] is None else [*map(Dimension, reading)],
         # The environment is the last group, so that only its candidates have other environment
         # variables than the user's.
-        "environment": [] if on_gpu else [*map(Dimension, environment.dimensions())],
+        "environment": [] if on_gpu else [*map(Dimension, environment.dimensions(os.environ))],
     }
 
 
@@ -206,20 +207,17 @@ class DroppedCandidate(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """The flags that the user gave, and what may be added to them. Makes the candidates.
+    """Makes candidates, which add settings to the flags that the user gave.
 
     TensorFlow is not loaded.
 
     Attributes:
       args: the given flags.
-      groups: settings by name of the group. Candidates in the race of a group add one of these
-        settings to the best flags of the previous groups. The first candidate adds nothing.
       allowed: the words of `ALLOWABLE` for what candidates may train differently.
       memory: bytes of memory of the machine or of a GPU; None if unknown.
     """
 
     args: ParsedArgs
-    groups: Mapping[str, tuple[Settings, ...]] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
     memory: MemoryCapacity | None = None
 
@@ -308,16 +306,17 @@ def candidates_of_group(
 
 
 def search_groups(
-    space: SearchSpace, first: Candidate, *, on_gpu: bool, cpus: int
+    space: SearchSpace, as_given: Candidate, *, on_gpu: bool, cpus: int
 ) -> dict[str, tuple[Settings, ...]]:
-    """The settings to try, by group. Groups without a choice are left out.
+    """The settings to try, by group. The first ones of a group add nothing. Groups without a choice
+    are left out.
 
-    `first` is the candidate with the given flags. `cpus` is the machine's number of CPUs.
+    `as_given` is the candidate with the given flags. `cpus` is the machine's number of CPUs.
     """
     given = space.given_texts
     mode = given.get("variable_update", DEFAULT)
     groups = {}
-    for name, group in search_dimensions(first.resolved, on_gpu=on_gpu, cpus=cpus).items():
+    for name, group in search_dimensions(as_given.resolved, on_gpu=on_gpu, cpus=cpus).items():
         choices = _without_given(combine_dimensions(group, space.allowed, mode), given)
         if len(choices) > 1:
             # Settings that change few flags come first, because the time may not suffice for all.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 
 from cnnbench.base.document import Paragraph, Section
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.stats import group_by
 from cnnbench.base.text import count_text
 from cnnbench.campaigns.tune import phrases
-from cnnbench.campaigns.tune.space import Candidate, SearchSpace, candidates_of_group
+from cnnbench.campaigns.tune.space import Candidate, SearchSpace, Settings, candidates_of_group
 from cnnbench.judge.report.sections.tune import answer_sentence, search_sections
 from cnnbench.records.campaigns import TuneDocument
 
@@ -19,11 +20,16 @@ def table_text(tuning: TuneDocument) -> str:
     return sections_to_text(search_sections(tuning))
 
 
-def candidates_text(space: SearchSpace, first: Candidate) -> str:
-    """Text for --list: the candidates of each group, and dropped candidates by reason."""
+def candidates_text(
+    space: SearchSpace, as_given: Candidate, groups: Mapping[str, Sequence[Settings]]
+) -> str:
+    """Text for --list: the candidates of each group, and dropped candidates by reason.
+
+    `as_given` is the candidate with the given flags.
+    """
     sections = []
-    for name, choices in space.groups.items():
-        candidates, dropped = candidates_of_group(space, choices, first)
+    for name, choices in groups.items():
+        candidates, dropped = candidates_of_group(space, choices, as_given)
         texts = []
         for candidate in candidates:
             changes = f" ({', '.join(candidate.changes)})" if candidate.changes else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.base import plugins
@@ -17,7 +17,13 @@ from cnnbench.campaigns.processes import configuration_identity
 from cnnbench.campaigns.tune import texts
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, RaceBenchmark, SearchSettings
 from cnnbench.campaigns.tune.search import document_so_far, run_search
-from cnnbench.campaigns.tune.space import ALLOWABLE, SearchSpace, search_groups
+from cnnbench.campaigns.tune.space import (
+    ALLOWABLE,
+    Candidate,
+    SearchSpace,
+    Settings,
+    search_groups,
+)
 from cnnbench.cli.commands import choose_format, declare_output_flag, write_or_print_output
 from cnnbench.cli.commands.ab_flags import AbFlags
 from cnnbench.cli.commands.campaign_flags import CampaignFlags
@@ -68,9 +74,6 @@ at least as fast as all candidates; 3 a candidate led the races, but is not prov
 no candidate was tried; 4 a process with the given flags failed; 2 wrong use; 130 interrupted: the
 table has what the races have measured (continue with --resume).
 """
-
-_LANES = 8
-"""Maximum number of simultaneous processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,13 +146,20 @@ def main(argv: Sequence[str]) -> int:
     options, run_flags = split_options(TuneFlags, values)
     run_flags.update(parse_flags(behind, ACCEPTED.values()))
     _check_options(options, run_flags)
-    facts = machine.collect()
-    reporter = ChildProcessReporter(sys.stderr)
-    settings = _make_settings(options, run_flags, facts, argv)
+    facts: Mapping[str, Any] = machine.collect()
+    plugins.load_plugins_of_flags(run_flags)
+    on_gpu = bool(facts.get("gpu_names")) and run_flags.get("device") != "cpu"
+    if not on_gpu and run_flags.get("device", "auto") == "auto":
+        # With --device=cpu, candidates that need GPUs are dropped instead of failing.
+        run_flags["device"] = "cpu"
+    space = _make_space(options, run_flags, on_gpu)
+    as_given = space.make_candidate({})
+    cpus = int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1)
+    groups = search_groups(space, as_given, on_gpu=on_gpu, cpus=cpus)
     if options.list:
-        write_or_print_output(options.output, texts.candidates_text(settings.space, settings.first))
+        write_or_print_output(options.output, texts.candidates_text(space, as_given, groups))
         return ExitCode.OK
-    return _run_search(settings, options, facts, reporter, argv)
+    return _run_search(options, space, as_given, groups, facts, argv)
 
 
 def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
@@ -172,70 +182,56 @@ def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
     check_outputs(outputs, run_flags.get("plugin", ()))
 
 
-def _make_settings(
-    options: TuneFlags,
-    run_flags: Mapping[str, Any],
-    facts: Mapping[str, Any],
-    argv: Sequence[str],
-) -> SearchSettings:
-    plugins.load_plugins_of_flags(run_flags)
-    on_gpu = bool(facts.get("gpu_names")) and run_flags.get("device") != "cpu"
-    if not on_gpu and run_flags.get("device", "auto") == "auto":
-        # With --device=cpu, candidates that need GPUs are dropped instead of failing.
-        run_flags = {**run_flags, "device": "cpu"}
-    allowed = frozenset(split_comma_separated(options.allow))
-    machine_memory = memory = read_memory_capacity()
+def _make_space(options: TuneFlags, run_flags: Mapping[str, Any], on_gpu: bool) -> SearchSpace:
+    memory = read_memory_capacity()
     if on_gpu:
         memory = least_free_gpu_memory(per_card=run_flags.get("gpus_per_card", 1))
-    as_given = SearchSpace(
-        args=args_from_values(run_flags),
-        allowed=allowed,
-        memory=memory,
-    )
-    first = as_given.make_candidate({})
-    cpus = int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1)
-    groups = search_groups(as_given, first, on_gpu=on_gpu, cpus=cpus)
-    return SearchSettings(
-        space=replace(as_given, groups=groups),
-        first=first,
-        policy=Policy().replace(threshold=options.threshold / 100),
-        seconds=60 * options.minutes,
-        command=("cnnbench", "tune", *argv),
-        timeout=options.timeout,
-        memory=machine_memory,
-    )
+    allowed = frozenset(split_comma_separated(options.allow))
+    return SearchSpace(args=args_from_values(run_flags), allowed=allowed, memory=memory)
 
 
 def _run_search(
-    settings: SearchSettings,
     options: TuneFlags,
+    space: SearchSpace,
+    as_given: Candidate,
+    groups: Mapping[str, Sequence[Settings]],
     facts: Mapping[str, Any],
-    reporter: ChildProcessReporter,
     argv: Sequence[str],
 ) -> int:
-    space, resolved = settings.space, settings.first.resolved
+    reporter, resolved = ChildProcessReporter(sys.stderr), as_given.resolved
     specs = (*_OWN, *ACCEPTED.values())
     otherwise = "processes run one after the other"
-    in_turn = bool(
-        choose_slice_seconds(options.pairing, lambda: resolved.no_turns, reporter, otherwise)
+    turn_seconds = choose_slice_seconds(
+        options.pairing, lambda: resolved.no_turns, reporter, otherwise
     )
     plans = {"": configuration_identity(resolved, flags=dict(space.given_texts))}
     policy = {
         "name": "races",
-        "space": space.groups,
+        "space": groups,
         "allow": sorted(space.allowed),
         "threshold": options.threshold,
         "minutes": options.minutes,
-        "turns": in_turn,
+        "turns": bool(turn_seconds),
     }
     with options.open_campaign(TUNE, plans, policy, reporter, facts) as (folder, campaign, seed):
-        settings = replace(settings, seed=seed, lanes=_LANES if in_turn else 1)
+        settings = SearchSettings(
+            space=space,
+            as_given=as_given,
+            groups=groups,
+            policy=Policy().replace(threshold=options.threshold / 100),
+            seconds=60 * options.minutes,
+            command=("cnnbench", "tune", *argv),
+            timeout=options.timeout,
+            memory=read_memory_capacity(),
+            seed=seed,
+            turn_seconds=turn_seconds,
+        )
         for notice in resolved.notices:
             reporter.notice(notice)
-        choices = sum(map(len, space.groups.values()))
+        choices = sum(map(len, groups.values()))
         reporter.notice(
             f"{count_text(choices, 'combination', 'combinations')} of settings in "
-            f"{count_text(len(space.groups), 'group', 'groups')}, about "
+            f"{count_text(len(groups), 'group', 'groups')}, about "
             f"{format_duration(settings.seconds)}, seed {seed}, in {folder.folder}"
         )
         bench = RaceBenchmark(folder, campaign, settings)

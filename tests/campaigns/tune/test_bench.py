@@ -84,23 +84,23 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
     def searched(
         seconds: float, folder: str = "results"
     ) -> tuple[SearchOutcome, Clocked, RaceBenchmark]:
-        space = SearchSpace(
-            args=args_from_values(parse_flag_texts(FIXED, SPECS)), groups={"all": ({}, *CHOICES)}
-        )
+        space = SearchSpace(args=args_from_values(parse_flag_texts(FIXED, SPECS)))
         question = SearchSettings(
             space=space,
-            first=space.make_candidate({}),
+            as_given=space.make_candidate({}),
+            groups={"all": ({}, *CHOICES)},
             policy=Policy(threshold=0.01),
             seconds=seconds,
             command=(),
             timeout=60,
+            memory=None,
             seed=1,
-            lanes=8,
+            turn_seconds=0.3,
         )
         campaign = Clocked(runs)
         results = ResultsFolder(TUNE, tmp_path / folder, resume=folder != "results")
         held.enter_context(results)
-        results.add_session_start(minutes=seconds / 60)
+        results.add_session_start()
         bench = RaceBenchmark(results, campaign, question)
         campaign.run_requests(bench.measure_first_process())
         found = campaign.run_requests(race_groups(bench))
@@ -133,7 +133,7 @@ def test_the_first_round_begins_with_few_flags_and_with_what_the_user_allowed(
     searched: Searched,
 ) -> None:
     _, campaign, bench = searched(900.0)
-    first = bench.settings.first
+    first = bench.settings.as_given
     named = [
         first._replace(key=key, settings=dict.fromkeys(flags, "1"), changes=changes)
         for key, flags, changes in (
@@ -187,12 +187,12 @@ def test_processes_of_the_proof_time_more_steps(
 ) -> None:
     record = replace(runs(100.0), step_seconds=(step_seconds,) * 3)
     lengths = ProcessStepCounts((), record)
-    assert lengths.step_count_flags(PROOF_LENGTH)["num_batches"] == steps
+    assert lengths.step_count_flags(lengths.batch, PROOF_LENGTH)["num_batches"] == steps
     assert lengths.extra_proof_seconds == pytest.approx(longer)
     for flag in ("num_epochs", "max_seconds"):
         fixed = ProcessStepCounts((flag,), record)
         assert fixed.extra_proof_seconds == 0.0
-        assert "num_batches" not in fixed.step_count_flags(PROOF_LENGTH)
+        assert "num_batches" not in fixed.step_count_flags(fixed.batch, PROOF_LENGTH)
 
 
 def test_where_the_flags_as_given_lead_less_time_is_left_to_the_proof(

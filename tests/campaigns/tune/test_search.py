@@ -95,9 +95,7 @@ class Sampler:
         return self._speed(one) * (1 + self._draw.gauss(0, self._noise))
 
 
-def space(*groups: Sequence[Mapping[str, str]]) -> SearchSpace:
-    named = {f"g{at}": ({}, *choices) for at, choices in enumerate(groups, start=1)}
-    return MadeUp(args=ParsedArgs({}), groups=named)
+SPACE = MadeUp(args=ParsedArgs({}))
 
 
 def each(name: str, *values: str) -> list[dict[str, str]]:
@@ -106,22 +104,26 @@ def each(name: str, *values: str) -> list[dict[str, str]]:
 
 def searched(bench: Sampler, *groups: Sequence[Mapping[str, str]]) -> SearchOutcome:
     bench.settings = SearchSettings(
-        space=space(*groups),
-        first=space().make_candidate({}),
+        space=SPACE,
+        as_given=SPACE.make_candidate({}),
+        groups={f"g{at}": ({}, *choices) for at, choices in enumerate(groups, start=1)},
         policy=POLICY,
         seconds=60.0,
         command=(),
         timeout=60.0,
+        memory=None,
+        seed=0,
+        turn_seconds=0.0,
     )
     return bench.campaign.run_requests(race_groups(bench))
 
 
 def is_proven(bench: Sampler, leader: Candidate, pairs: int = 16) -> bool:
-    """What the final does with pairs of these speeds: `ab` at its interim analyses."""
+    """What the proof does with pairs of these speeds: `ab` at its interim analyses."""
     if leader.name == AS_GIVEN:
         return False
-    first = space().make_candidate({})
-    base, new = ([bench.draw(one) for _ in range(pairs)] for one in (first, leader))
+    as_given = SPACE.make_candidate({})
+    base, new = ([bench.draw(one) for _ in range(pairs)] for one in (as_given, leader))
     plan = interim_analyses(pairs, POLICY.alpha)
     for index, look in enumerate(plan, start=1):
         sides = (base[: look.pairs], new[: look.pairs])

@@ -79,17 +79,18 @@ def search(tmp_path: Path, runs: Callable[..., RunRecord]) -> Search:
         resume: bool = False,
         failing: Sequence[str] = (),
     ) -> tuple[TuneDocument, StandIns]:
-        space = SearchSpace(
-            args=args_from_values(parse_flag_texts(GIVEN, SPECS)), groups={"modes": ({}, *MODES)}
-        )
+        space = SearchSpace(args=args_from_values(parse_flag_texts(GIVEN, SPECS)))
         settings = SearchSettings(
             space=space,
-            first=space.make_candidate({}),
+            as_given=space.make_candidate({}),
+            groups={"modes": ({}, *MODES)},
             policy=Policy(),
             seconds=seconds,
             command=("cnnbench", "tune", *WORDS),
             timeout=60,
+            memory=None,
             seed=1,
+            turn_seconds=0.0,
         )
         campaign = stand_ins(runs, factors, failing)
         with ResultsFolder(TUNE, tmp_path / folder, resume=resume) as results:
@@ -252,8 +253,8 @@ def test_candidates_are_listed_by_group_with_what_is_dropped(
         "precision": ({}, {"precision": "bf16"}),
     }
     args = args_from_values(parse_flag_texts(GIVEN, SPECS))
-    space = SearchSpace(args=args, groups=groups, allowed=frozenset({"precision"}))
-    text = candidates_text(space, space.make_candidate({}))
+    space = SearchSpace(args=args, allowed=frozenset({"precision"}))
+    text = candidates_text(space, space.make_candidate({}), groups)
     golden(TRANSCRIPTS / "tune_list.txt", text)
 
 
@@ -262,7 +263,7 @@ def test_a_search_that_tried_one_candidate_tried_some(late: str, none: bool) -> 
     race = CandidateRace("g", [candidate(name) for name in "abc"])
     speeds = dict.fromkeys((name for name in "abc" if name not in late), 100.0)
     race.add_round(RaceRound([speeds], late=[*late]))
-    assert SearchOutcome((race,), race.leader).tried_no_candidate is none
+    assert SearchOutcome((race,)).tried_no_candidate is none
 
 
 @pytest.mark.parametrize(
@@ -280,4 +281,4 @@ def test_minutes_are_proposed_where_they_may_change_the_answer(
     untried = [SimpleNamespace(key=key) for key in "abc"]
     races: Any = SimpleNamespace(races=[SimpleNamespace(untried=untried)], eliminated={})
     bench: Any = SimpleNamespace(estimate_search_minutes=lambda *asked: asked)
-    assert minutes_for_an_answer(races, bench, *proof) == asked
+    assert minutes_for_an_answer(bench, races, *proof) == asked

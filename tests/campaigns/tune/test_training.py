@@ -80,6 +80,5 @@ def test_the_page_names_a_test_for_each_setting(on_gpu: bool, tmp_path: Path) ->
         (tmp_path / f"{name}.bin").write_bytes(bytes(1 + 3 * 32 * 32))
     words = ["--model=trivial", f"--data_dir={tmp_path}", "--num_gpus=2"]
     space = SearchSpace(args=parse_args([*words, *([] if on_gpu else ["--device=cpu"])]))
-    first = space.make_candidate({})
-    groups = search_groups(space, first, on_gpu=on_gpu, cpus=4).values()
+    groups = search_groups(space, space.make_candidate({}), on_gpu=on_gpu, cpus=4).values()
     assert {name for choices in groups for choice in choices for name in choice} <= settings

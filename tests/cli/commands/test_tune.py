@@ -143,7 +143,7 @@ def test_what_a_search_leaves(again, tmp_path, holds):
     assert events[-1]["document"] == found
 
 
-def test_a_final_that_fails_says_why(tune):
+def test_a_proof_that_fails_says_why(tune):
     code, out, err = tune("--format=json", by_flag=FAST, fail=["0002-b"], message="no kernel")
     found = json.loads(out)
     assert (code, found["verdict"], found["pairs"]) == (4, "open", 2)
@@ -221,12 +221,12 @@ def test_an_environment_that_wins_is_part_of_the_command_line(
     tune, tmp_path, monkeypatch, transcript
 ):
     monkeypatch.setattr(environment, "why_unusable", lambda name, value: "")
-    dimensions, library = environment.dimensions(), ALLOCATOR.partition("=")[2]
+    dimensions, library = environment.dimensions({}), ALLOCATOR.partition("=")[2]
     one_allocator = [
         [one for one in values if one.get("LD_PRELOAD", library) == library]
         for values in dimensions
     ]
-    monkeypatch.setattr(environment, "dimensions", lambda: one_allocator)
+    monkeypatch.setattr(environment, "dimensions", lambda given: one_allocator)
     before, file = dict(os.environ), tmp_path / "fast.flags"
     fast = {"LD_PRELOAD": 1.2, "GLIBC_TUNABLES": 0.9}
     words = (*ONE_TOWER, *FIXED)
