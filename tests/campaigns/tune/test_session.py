@@ -2,8 +2,8 @@
 
 Races by themselves are in test_search.py.
 
-Tests cnnbench/campaigns/tune/texts.py, cnnbench/campaigns/tune/search.py, and the outcome of
-cnnbench/campaigns/tune/race.py.
+Tests cnnbench/campaigns/tune/texts.py, cnnbench/campaigns/tune/search.py,
+cnnbench/campaigns/tune/phrases.py, and the outcome of cnnbench/campaigns/tune/race.py.
 """
 
 from __future__ import annotations
