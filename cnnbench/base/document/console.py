@@ -31,20 +31,17 @@ _UNIT = re.compile(r", (?=\S+$)")
 """The comma before the unit in a column head. It is removed in terminals to save space."""
 
 
-def sections_to_text(
-    sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
-) -> str:
+def sections_to_text(sections: Iterable[Section | Iterable[Content]], colour: bool = False) -> str:
     """Formats report sections as text for a terminal, with an empty line between sections. Contents
     without a section, such as paragraphs and tables, are accepted in place of a section.
 
-    Charts are left out. Lines begin with `mark`; rows of tables begin with the same number of
-    spaces.
+    Charts are left out.
     """
-    return "\n".join(sections_to_lines(sections, colour, mark)) + "\n"
+    return "\n".join(sections_to_lines(sections, colour)) + "\n"
 
 
 def sections_to_lines(
-    sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
+    sections: Iterable[Section | Iterable[Content]], colour: bool = False
 ) -> list[str]:
     """Formats report sections as lines for a terminal; see `sections_to_text`."""
     lines: list[str] = []
@@ -54,38 +51,38 @@ def sections_to_lines(
         if only_charts and (section.blocks or not section.title):
             continue
         lines += [""] if lines else []
-        lines += [mark + to_plain_line(section.title)] if section.title else []
+        lines += [to_plain_line(section.title)] if section.title else []
         for place, block in enumerate(section.blocks):
             if isinstance(block, Table):
                 lines += [""] if block.title and place else []
-                lines += _table_lines(block, colour, mark)
+                lines += _table_lines(block, colour)
             elif isinstance(block, Items):
-                lines += _list_lines(block, mark)
+                lines += _list_lines(block)
             elif isinstance(block, CommandLine):
-                lines.append(f"{mark}{to_plain_line(f'{block.name}: {block.text}')}")
+                lines.append(to_plain_line(f"{block.name}: {block.text}"))
             elif not isinstance(block, ChartGroup):
-                lines += _paragraph_lines(block, mark)
+                lines += _paragraph_lines(block)
     return lines
 
 
-def _paragraph_lines(block: Paragraph, mark: str) -> list[str]:
-    text, indent = to_plain_line(block.text), mark + " " * block.indent
+def _paragraph_lines(block: Paragraph) -> list[str]:
+    text, indent = to_plain_line(block.text), " " * block.indent
     if block.whole:
         return [indent + text]
-    return wrap_text(text, indent, mark + " " * (block.hanging or block.indent))
+    return wrap_text(text, indent, " " * (block.hanging or block.indent))
 
 
-def _list_lines(block: Items, mark: str) -> Iterator[str]:
+def _list_lines(block: Items) -> Iterator[str]:
     if block.title:
-        yield mark + to_plain_line(block.title)
+        yield to_plain_line(block.title)
     for text in block.texts[:_MOST_ITEMS]:
-        yield from wrap_text(to_plain_line(text), mark, mark + " " * _HANGING)
+        yield from wrap_text(to_plain_line(text), subsequent_indent=" " * _HANGING)
     more = len(block.texts) - _MOST_ITEMS
     if more > 0:
-        yield f"{mark}and {more} more {block.about}"
+        yield f"and {more} more {block.about}"
 
 
-def _table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
+def _table_lines(block: Table, colour: bool) -> Iterator[str]:
     prose = [at for at, (_, kinds, _) in enumerate(block.columns) if at and "prose" in kinds]
     shown = [at for at in range(len(block.columns)) if at not in prose]
     titles = [block.columns[at][0] for at in shown]
@@ -102,14 +99,12 @@ def _table_lines(block: Table, colour: bool, mark: str) -> Iterator[str]:
     if block.has_head:
         cells.insert(0, [_UNIT.sub(" ", to_plain_line(title)) for title in titles])
         notes, toned = ["", *notes], [None, *toned]
-    indent = block.indent + len(mark)
-    rows = fit_table(cells, left, spare, indent, has_head=block.has_head)
+    rows = fit_table(cells, left, spare, block.indent, has_head=block.has_head)
     if block.title:
-        yield mark + to_plain_line(block.title)
-    for at, (lines, cell, note) in enumerate(zip_longest(rows, toned, notes)):
-        before = (mark if block.has_head and at == 0 else "").ljust(indent)
+        yield to_plain_line(block.title)
+    for lines, cell, note in zip_longest(rows, toned, notes):
         for line in _colour_lines(lines, cell) if cell else lines:
-            yield before + line
+            yield " " * block.indent + line
         yield from wrap_text(to_plain_line(note), " " * _HANGING) if note else ()
 
 

@@ -75,7 +75,7 @@ def test_a_section_may_have_a_title_or_contents_alone():
     assert lines("Title") == ["Title"]
     assert lines("", "words") == ["words"]
     assert lines("", None, ()) == []
-    assert sections_to_lines([["a"], ["b"]], mark="# ") == ["# a", "", "# b"]
+    assert sections_to_lines([["a"], ["b"]]) == ["a", "", "b"]
 
 
 def test_a_docstring_introduces_contents_if_there_are_some():
@@ -347,13 +347,11 @@ def test_parts_of_a_comment_share_its_room(limits):
     assert "- … and 3 more as\n" in comment(164)
 
 
-def test_a_terminal_repeats_its_mark_as_spaces_and_writes_100_items():
-    lines = sections_to_lines(
-        [[make_table(ROWS, title="T"), Items(texts=("i",), title="L")]], mark="# "
-    )
+def test_a_terminal_has_titles_and_writes_100_items():
+    lines = sections_to_lines([[make_table(ROWS, title="T"), Items(texts=("i",), title="L")]])
     assert lines == [
-        *("# T", "# layer   A ms   share", "  conv1  12.50  50.0 %", "  a|b        -  25.0 %"),
-        *("# L", "# i"),
+        *("T", "layer   A ms   share", "conv1  12.50  50.0 %", "a|b        -  25.0 %"),
+        *("L", "i"),
     ]
     for count, last in ((99, "x"), (100, "x"), (101, "and 1 more notes")):
         assert sections_to_lines([[Items(texts=("x",) * count, about="notes")]])[-1] == last
