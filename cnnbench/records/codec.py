@@ -1,8 +1,7 @@
 """JSON documents: their conversion from and to dataclasses, the registry of their classes, and the
 range of times, sizes and rates in them.
 
-The JSON Schemas in docs/schemas/ follow from the registered classes. ``-o FILE`` replaces a
-document only by a document of the same kind.
+The JSON Schemas in docs/schemas/ follow from the registered classes.
 
 The name of a field is its JSON key (without a trailing underscore, which is needed for Python
 keywords), and the annotation of the field is its type. A class that also writes values that are

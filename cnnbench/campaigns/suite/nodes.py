@@ -105,12 +105,12 @@ class _Loader(yaml.SafeLoader):
         super().fetch_more_tokens()
 
 
-def load_yaml_file(path: str, flag: str = "") -> YamlNode:
+def load_yaml_file(path: str) -> YamlNode:
     """Reads the only YAML document in a file, and returns its root. Messages contain `path`.
 
     Raises UsageError, with file and line, for invalid YAML, duplicate keys and unknown tags.
     """
-    data = read_file(path, _MOST_MIB, flag)  # PyYAML detects the encoding of the bytes.
+    data = read_file(path, _MOST_MIB)  # PyYAML detects the encoding of the bytes.
     try:
         root = yaml.compose(data, Loader=_Loader)
     except RecursionError:
