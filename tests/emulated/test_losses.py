@@ -39,7 +39,8 @@ BY_SIZE = "collective:16:pscpu:64:psgpu:432:rechd:576:tree:1K:xring#2:4004:hiera
 # Every value of a flag with this or that of the others.
 RUNS: tuple[dict[str, Any], ...] = (
     {"local_parameter_device": "cpu", "xla_compile": True, "bn_stats": "mean", **EVALUATED},
-    {"staged_vars": True, "precision": "fp16", "data_format": "NHWC"},
+    {"staged_vars": True, "precision": "fp16", "gpu_thread_mode": "gpu_shared"},
+    {"data_format": "NHWC", "gpu_thread_mode": "global"},
     {"variable_update": "independent", "precision": "bf16", **EVALUATED},
     {
         **{"variable_update": "replicated", "all_reduce_spec": "nccl", "xla_compile": True},
