@@ -108,7 +108,8 @@ def main(argv: Sequence[str]) -> int:
             f"cnnbench explain takes two profiles, of A and of B, not {len(paths)}; to profile "
             "A and B now, give no files, and put the flags of both after --"
         )
-    check_outputs([OutputFile("output", options.output)], paths)
+    profiles = [str(file) for path in paths for file in _profile_files(path)]
+    check_outputs([OutputFile("output", options.output)], profiles)
     if paths:
         shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *VARIABLES)
         for name in (name for name in values if name not in shown):
@@ -132,18 +133,24 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _load_profiles(text: str) -> list[StepProfile]:
-    """Reads the profiles in a file or a folder. Raises PathError if there are none."""
+def _profile_files(text: str) -> list[Path]:
+    """The path itself or, of a folder, the files in it that contain profiles. Raises PathError if
+    the folder cannot be read.
+    """
     path = Path(text)
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
     except OSError as error:
         raise PathError(text, f"cannot be read: {error.strerror or error}") from None
+    return [file for file in files if file == path or file.suffix in (SUFFIX, ".json")]
+
+
+def _load_profiles(text: str) -> list[StepProfile]:
+    """Reads the profiles in a file or a folder. Raises PathError if there are none."""
     profiles = []
-    for file in files:
-        if file == path or file.suffix in (SUFFIX, ".json"):
-            with converting_parse_errors(file, "a profile"):
-                profiles.append(StepProfile.from_dict(read_json(file)))
+    for file in _profile_files(text):
+        with converting_parse_errors(file, "a profile"):
+            profiles.append(StepProfile.from_dict(read_json(file)))
     if not profiles:
         raise PathError(text, "no profiles; cnnbench run --profile_json=FILE writes one")
     return profiles

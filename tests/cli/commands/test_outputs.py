@@ -58,6 +58,7 @@ INPUTS = {
         "report {new} --baseline={base} --output={base}/base0.json --format=csv",
         "output",
     ),
+    "profile": ("explain {profiles} {profiles} --output={profiles}/a.profile", "output"),
     "rules": ("compare {base} {new} --rules={file} --output={file}", "output"),
     "plug-in": ("history {base} --plugin={plugin} --format=csv --output={plugin}", "output"),
     "plug-in of a run": ("--model=trivial --plugin={plugin} --result_json={plugin}", "result_json"),
@@ -77,7 +78,10 @@ def test_no_input_is_replaced(name, sides, tmp_path, call):
     file.write_text("")
     plugin.write_text("INITIALISES_ONLY = True\n")
     words, flag = INPUTS[name]
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "a.profile").write_text("{}")
     places = {"base": sides[0], "new": sides[1], "file": file, "plugin": plugin}
+    places["profiles"] = tmp_path / "profiles"
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     out, err = call(*words.format(**places).split(), code=2)
     assert (out, err.count("\n")) == ("", 1)
