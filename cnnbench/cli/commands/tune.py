@@ -109,6 +109,11 @@ class TuneFlags(CampaignFlags):
         "steps for 0.3 s while the other processes wait. alternate: one process runs after the "
         "other. auto: turns if possible.",
     )
+    resume: bool = redeclare_flag(
+        CampaignFlags,
+        "resume",
+        help="Continue the search in --results. No process runs again, and --minutes is as before.",
+    )
     write_flagfile: str | None = flag(
         None, "Write the best flags to this file, for --flagfile=FILE.", path="file"
     )
