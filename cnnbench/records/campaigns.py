@@ -209,9 +209,6 @@ class TuneRow:
         if it was measured to the end.
       after: number of the candidate's last round; None if it was measured to the end.
       reason: why the candidate was no longer measured, in words, or "".
-      slower_by: if `left` is "slower": by how much, as a share of the best speed.
-      p: p value of the test that the candidate is slower.
-      place: if `left` is "behind": place among the remaining candidates, from 1.
     """
 
     candidate: str
@@ -227,9 +224,6 @@ class TuneRow:
     left: str = ""
     after: int | None = None
     reason: str = ""
-    slower_by: float | None = field(default=None, metadata=OPTIONAL)
-    p: float | None = field(default=None, metadata=OPTIONAL)
-    place: int | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.images_per_sec is not None:
@@ -280,9 +274,6 @@ class TuneDocument(Document):
         if unknown.
       failure: the error that ended the proof, or "".
       threshold: smallest change of the speed that matters, as a share; None if there are no pairs.
-      pair_scatter: standard deviation of the change between pairs, as a share; None if unknown.
-      more_pairs: number of further pairs that would decide an open verdict; None if unknown.
-      medians_change: change of the median speeds, if its sign differs from the sign of `gain`.
       enough_minutes: value of --minutes with which a new search would probably have a better
         answer; None if more time would not change the answer.
       rows: the candidates, the fastest first; candidates that were not measured come last.
@@ -314,9 +305,6 @@ class TuneDocument(Document):
     refused: tuple[RefusedCandidate, ...]
     p: float | None = field(default=None, metadata=OPTIONAL)
     threshold: float | None = field(default=None, metadata=OPTIONAL)
-    pair_scatter: float | None = field(default=None, metadata=OPTIONAL)
-    more_pairs: int | None = field(default=None, metadata=OPTIONAL)
-    medians_change: float | None = field(default=None, metadata=OPTIONAL)
     enough_minutes: int | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:

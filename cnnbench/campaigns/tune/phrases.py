@@ -6,8 +6,7 @@ A function returns a sentence that has variants. The sentences of the answer are
 
 from __future__ import annotations
 
-from cnnbench.base.text import percent
-from cnnbench.records.campaigns import AS_GIVEN, TuneRow
+from cnnbench.records.campaigns import AS_GIVEN
 
 # Candidates that are dropped.
 
@@ -28,18 +27,17 @@ def duplicate_reason(candidate: str) -> str:
 
 NOT_TRIED = "no time for it"
 NO_STEP = "it has timed no step"
+SLOWER = "{share} slower than the best, p = {p:.1g}"
 TIME_IS_UP = "{group}, round {round}: the time is up"
 ELIMINATED = "{group}, round {round}: eliminated: {counts}; best so far: {best}"
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
-def elimination_reason(row: TuneRow) -> str:
-    """Why a candidate left the races. Its row contains its place, or its test against the best."""
-    if row.place is not None:
-        teen = row.place % 100 // 10 == 1
-        ending = "th" if teen else _ENDINGS.get(row.place % 10, "th")
-        return f"no time for more measurements; {row.place}{ending} place so far"
-    return f"{percent(row.slower_by)} slower than the best, p = {row.p:.1g}"
+def behind_reason(place: int) -> str:
+    """Why a candidate was left behind at this place, from 1, among the remaining candidates."""
+    teen = place % 100 // 10 == 1
+    ending = "th" if teen else _ENDINGS.get(place % 10, "th")
+    return f"no time for more measurements; {place}{ending} place so far"
 
 
 # The proof: pairs that prove that the best flags are faster than the given flags.

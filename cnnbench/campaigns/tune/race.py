@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from cnnbench.base.additive import AdditiveModel, fit_additive_blocks
 from cnnbench.base.stats import CONFIDENCE, median
+from cnnbench.base.text import percent
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.tune import phrases
 from cnnbench.campaigns.tune.space import Candidate, DroppedCandidate
@@ -154,7 +155,7 @@ class CandidateRace:
             self._eliminate_slower(fitted)
             most = max(FINALISTS, affordable_processes // 2)
             for place, key in enumerate(self._ranked(fitted)[most:], start=most + 1):
-                self._eliminate(key, BEHIND, place=place)
+                self._eliminate(key, BEHIND, phrases.behind_reason(place))
         self._short = affordable_processes < len(self.remaining)
         return [row for row in self.eliminated.values() if row.after == len(self.rounds)]
 
@@ -192,14 +193,13 @@ class CandidateRace:
         for name in others:
             p = fitted.p_value_above(best, name)
             if p <= level:
-                slower_by = -math.expm1(fitted.difference(name, best))
-                self._eliminate(name, RACED_SLOWER, slower_by=slower_by, p=p)
+                share = percent(-math.expm1(fitted.difference(name, best)))
+                self._eliminate(name, RACED_SLOWER, phrases.SLOWER.format(share=share, p=p))
 
-    def _eliminate(self, key: str, how: str, reason: str = "", **figures: Any) -> None:
+    def _eliminate(self, key: str, how: str, reason: str) -> None:
         self.remaining.remove(key)
         row = _unmeasured_row(self.entered[key], self.group)
-        row = replace(row, left=how, after=len(self.rounds), **figures)
-        self.eliminated[key] = replace(row, reason=reason or phrases.elimination_reason(row))
+        self.eliminated[key] = replace(row, left=how, after=len(self.rounds), reason=reason)
 
 
 class SearchOutcome(NamedTuple):

@@ -142,9 +142,6 @@ def _measure_pairs(
         p=judged.p_adjusted,
         pairs=measured,
         threshold=judged.floor,
-        pair_scatter=judged.scatter,
-        more_pairs=judged.more,
-        medians_change=judged.medians_change,
     )
 
 
