@@ -13,6 +13,7 @@ from pages import HOSTILE
 from step_profiles import CONV, Profiles, changed
 from studies import ROWS, roofline, step_profile, strategies, tuning
 
+from cnnbench.judge.compare import Criteria, compare_records
 from cnnbench.judge.explain import explain
 from cnnbench.judge.history import METRICS, blocks, trend
 from cnnbench.judge.history.page import HistoryDocument
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.slow
 LOOKED_FOR = (Path(chromium.__file__).parent / "looked_for.js").read_text()
 # What Jenkins sends with files of a build, unless its administrator changes that.
 JENKINS = "sandbox; default-src 'none'; img-src 'self'; style-src 'self'"
-NAMES = ("report", "history", "explain", "studies", "hostile")
+NAMES = ("report", "history", "explain", "pairs", "studies", "hostile")
 WITH_ALL_CONTROLS = ("history", "explain", "studies")
 """Pages that have every kind of control and of chart between them."""
 ERRORS = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
@@ -61,6 +62,17 @@ def explanation(lenet):
     return build(gather(sides[1], comparison=explained))
 
 
+def experiment(lenet):
+    """A page on pairs of which B is slower, with the command that repeats them."""
+    speeds = [100.0 + number % 5 / 2 for number in range(12)]
+    base, new = (lenet.of(*(factor * speed for speed in speeds)) for factor in (1.0, 0.9))
+    comparison = compare_records(base, new, Criteria(paired=True))
+    repeat = "cnnbench ab --b=--optimizer=adam --pairs=12 -- --model=lenet --device=cpu"
+    return build(
+        gather(Loaded((*base, *new), ()), comparison=dataclasses.replace(comparison, repeat=repeat))
+    )
+
+
 def with_studies(*studies):
     return build(gather(Loaded((), (), (), studies)))
 
@@ -80,6 +92,7 @@ def written(request, made_page):
         "report": lambda: given("report"),
         "history": lambda: history(given("make_by_commit")(), given("series_of")),
         "explain": lambda: explanation(given("lenet_runs")()),
+        "pairs": lambda: experiment(given("lenet_runs")()),
         "studies": lambda: with_studies(
             *(tuning(), strategies(), named_layers(full_runs(118)), step_profile(full_runs))
         ),
@@ -165,6 +178,26 @@ def test_without_styles_and_scripts_each_chart_is_there_once(browser, served, wr
         browser.show(1400, scheme)
         found = browser.evaluate("[lookedFor.faintText(), lookedFor.faintLines()]")
         assert found == [[], []], scheme
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_first_screen_is_the_verdict_with_its_chart_and_command(
+    browser, written, width, height
+):
+    browser.open(written("pairs").as_uri())
+    browser.show(width, "light")
+    parts = ("h2", "p", "figure", "ul", ".command")
+    ends = [
+        browser.evaluate(f"document.querySelector('.wide > {part}, .wide {part}').{edge}")
+        for part in parts
+        for edge in ("getBoundingClientRect().top", "getBoundingClientRect().bottom")
+    ]
+    assert ends == sorted(ends)
+    assert ends[-1] <= height
+    first = browser.evaluate("document.querySelector('nav').getBoundingClientRect().top")
+    assert ends[-1] < first
+    shown = ".broad" if width > 900 else ".narrow"
+    assert browser.evaluate(f"document.querySelectorAll('.wide {shown} use').length") == 12
 
 
 def focus(browser, selector):

@@ -24,7 +24,8 @@ class Axis:
       better: which values are better: `HIGHER`, `LOWER` or "".
       ticks: values of the ticks; if empty, they are chosen automatically.
       tick_texts: texts of the ticks; if empty, the values are shown.
-      limit: values above the limit are drawn as arrows at the end of the axis; None for no limit.
+      limit: values of curves above the limit are drawn as arrows at the end of the axis; None for
+        no limit.
       least_span: minimum range of the axis, as a share of the middle of the values.
     """
 
@@ -64,8 +65,8 @@ class DistributionRow:
       box: first and third quartile.
       hint: shown on hover over a box.
       text: text at the end of the row.
-      style: index of colour and mark, if the row is also a series in a different chart.
       tone: tone of a verdict, "good", "bad" or "unsure", which sets the colour; "" for none.
+      ignored: ends of the changes that are too small to matter, which have a grey background.
     """
 
     label: str
@@ -76,8 +77,8 @@ class DistributionRow:
     box: tuple[float, float] | None = None
     hint: str = ""
     text: str = ""
-    style: int | None = None
     tone: str = ""
+    ignored: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,12 @@ _TONES = {"good": "green is better", "bad": "red worse", "unsure": "amber undeci
 
 
 def legend_text(
-    rows: Sequence[DistributionRow], *, dot: str = "", centre: str = "", band: str = ""
+    rows: Sequence[DistributionRow],
+    *,
+    dot: str = "",
+    centre: str = "",
+    band: str = "",
+    ignored: str = "",
 ) -> str:
     """Writes the legend of a chart with rows. Each argument says what a mark means, such as dot="a
     process".
@@ -112,6 +118,7 @@ def legend_text(
         (f"a dot is {dot}", dot and any(row.values for row in rows)),
         (f"the stroke {centre}", centre and any(row.centre is not None for row in rows)),
         (f"the band {band}", band and any(row.low is not None for row in rows)),
+        (f"the grey zone {ignored}", ignored and any(row.ignored is not None for row in rows)),
     )
     text = ", ".join(words for words, shown in marks if shown)
     tones = [words for tone, words in _TONES.items() if any(row.tone == tone for row in rows)]

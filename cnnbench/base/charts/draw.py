@@ -155,33 +155,28 @@ class _RowLabelLayout:
         width: float,
         pitch: float,
         narrow_pitch: float,
-        indent: float = 0.0,
     ) -> None:
         self._beside = width >= _LABELLED_BESIDE
         longest = max(map(pixel_width, labels), default=0.0) + 12
-        self._indent = indent if self._beside else indent + 8
+        self._indent = 0.0 if self._beside else 8.0
         room = min(longest, _MOST_OF_LABEL * width) if self._beside else width - self._indent
-        self.left = indent + room if self._beside else 8.0
+        self.left = room if self._beside else 8.0
         self._lines = [wrap_label(label, characters_in_width(room - 12), 2) for label in labels]
         more = 14 * (max(map(len, self._lines), default=1) - 1)
         self.pitch = max(pitch, 14 + more + 4) if self._beside else narrow_pitch + more
         self.height = self.pitch * len(labels) + 4
         self.middle = self.pitch / 2 + 2 if self._beside else self.pitch - narrow_pitch / 3
 
-    def write(self, sheet: ChartFigure, index: int, top: float) -> tuple[float, float]:
-        """Writes the label of a row that begins at `top`. Returns the position of the label's first
-        line.
-        """
+    def write(self, sheet: ChartFigure, index: int, top: float) -> None:
+        """Writes the label of a row that begins at `top`."""
         lines = self._lines[index]
         first = self.middle + 4 - 7 * (len(lines) - 1) if self._beside else 15.0
         for place, line in enumerate(lines):
             sheet.text(self._indent, top + first + 14 * place, line)
-        return self._indent, top + first
 
 
 def _row_labels(chart: RowChart, width: float) -> _RowLabelLayout:
-    indent = 0.0 if all(row.style is None for row in chart.rows) else 20.0
-    return _RowLabelLayout([row.label for row in chart.rows], width, _WIDE_ROW, _ROW, indent)
+    return _RowLabelLayout([row.label for row in chart.rows], width, _WIDE_ROW, _ROW)
 
 
 class _LegendLayout:
@@ -243,6 +238,7 @@ def _draw_rows(sheet: ChartFigure, chart: RowChart) -> None:
     right = max(_RIGHT, 12 + max((pixel_width(row.text) for row in chart.rows), default=0.0))
     axes = sheet.axes(labels.left, sheet.inner - right, top, bottom)
     ends = [end for row in chart.rows for end in (row.centre, row.low, row.high)]
+    ends += [end for row in chart.rows for end in row.ignored or ()]
     values = [value for row in chart.rows for value, _ in row.values]
     values += [end for end in ends if end is not None]
     values += [] if chart.limit is None else chart.limit[:1]
@@ -259,48 +255,40 @@ def _draw_rows(sheet: ChartFigure, chart: RowChart) -> None:
     for index, row in enumerate(chart.rows):
         start = labels.pitch * index
         middle = start + labels.middle
-        left, base = labels.write(sheet, index, top + start)
-        if row.style is not None:
-            mark = _mark_style(row.style, _series_colour(row.style))
-            sheet.line([left - 10], base - 4, linestyle="none", **mark)
+        if row.ignored is not None:
+            low, high = row.ignored
+            grey = {"color": palette()["soft"], "alpha": 0.18, "linewidth": 0, "zorder": 0}
+            axes.barh(start + labels.pitch / 2 + 2, high - low, labels.pitch, low, **grey)
+        labels.write(sheet, index, top + start)
         sheet.text(sheet.inner, top + middle + 4, row.text, bold=True, align="right")
-        beyond = sum(value > axes.get_xlim()[1] for value, _ in row.values)
-        if beyond:
-            text = f"{beyond} ▸"
-            style: Any = {"size": TICK_SIZE, "colour": "soft", "align": "right"}
-            sheet.text(sheet.inner, top + middle + 4, text, **style)
         _draw_row(sheet, axes, row, middle, chart.bars)
 
 
 def _draw_row(sheet: ChartFigure, axes: Any, row: DistributionRow, y: float, bars: bool) -> None:
-    ink, end = palette()["ink"], axes.get_xlim()[1]
-    colour = palette()[row.tone] if row.tone else _series_colour(row.style or 0)
+    ink = palette()["ink"]
+    colour = palette()[row.tone] if row.tone else _series_colour(0)
     drawn = []
     if bars and row.centre is not None:
         (bar,) = axes.barh(y, row.centre, 14, color=colour, alpha=0.35)
         sheet.set_svg_hints(bar)
     if row.box is not None:
-        whiskers = [min(row.low or 0.0, end), min(row.high or 0.0, end)]
+        whiskers = [row.low or 0.0, row.high or 0.0]
         drawn += axes.plot(whiskers, [y, y], color=colour, linewidth=1.5, clip_on=False, zorder=2)
-        first, third = (min(value, end) for value in row.box)
+        first, third = row.box
         (body,) = axes.barh(y, third - first, 14, first, color=(colour, 0.35), clip_on=False)
         body.set(linewidth=1.2, edgecolor=colour, zorder=2.1)
         drawn.append(body)
     elif row.low is not None and row.high is not None:
         width = max(row.high - row.low, 1e-12)
         axes.barh(y, width, 12, row.low, color=colour, alpha=0.2, clip_on=False)
-    shown = [(value, hint) for value, hint in row.values if value <= end]
-    if shown:
-        single = {"size": 7.2, "edge": 0.6, "alpha": 0.8}
-        outlying = {"size": 4.0, "edge": 0.0, "alpha": 0.6}
-        style = single if row.box is None else outlying
-        dots = _draw_marks(
-            axes, [value for value, _ in shown], [y] * len(shown), 0, colour, **style
-        )
-        sheet.set_svg_hints(dots, texts=[hint for _, hint in shown])
+    if row.values:
+        style = {"size": 7.2, "edge": 0.6, "alpha": 0.8}
+        values = [value for value, _ in row.values]
+        dots = _draw_marks(axes, values, [y] * len(values), 0, colour, **style)
+        sheet.set_svg_hints(dots, texts=[hint for _, hint in row.values])
     if row.centre is not None:
         stroke = {"color": ink, "linewidth": 2.2, "clip_on": False, "zorder": 4}
-        drawn += axes.plot([min(row.centre, end)] * 2, [y - 9, y + 9], **stroke)
+        drawn += axes.plot([row.centre] * 2, [y - 9, y + 9], **stroke)
     for place, artist in enumerate(drawn if row.hint else ()):
         sheet.set_svg_hints(artist, texts=row.hint, stop=place == len(drawn) - 1)
 

@@ -240,12 +240,16 @@ def prepend_docstring(
 class Answer:
     """An answer at the top of a report: the question (`name`), the answer (`text`), its tone (see
     `TableCell`), and its evidence (`details`).
+
+    An answer with a chart is as wide as the page. Its command is below its details.
     """
 
     name: str
     text: str
     tone: str = ""
     details: tuple[str, ...] = ()
+    chart: Chart | None = None
+    command: CommandLine | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,10 +268,11 @@ class Report(Displayed):
 
     @property
     def charts(self) -> list[Chart]:
-        """The charts in all sections of the report."""
+        """The charts of the answers and of all sections of the report."""
         blocks = (block for section in self.sections for block in section.blocks)
         return [
-            chart for block in blocks if isinstance(block, ChartGroup) for chart in block.charts
+            *(answer.chart for answer in self.answers if answer.chart is not None),
+            *(chart for block in blocks if isinstance(block, ChartGroup) for chart in block.charts),
         ]
 
 

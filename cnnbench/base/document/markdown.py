@@ -71,6 +71,9 @@ def report_to_markdown(report: Report) -> str:
         name, text = escape_markdown(answer.name), escape_markdown(answer.text)
         facts.append(f"- {_MARKS[answer.tone]}{name}: {text}")
         facts += [f"  - {escape_markdown(detail)}" for detail in answer.details]
+        if answer.command is not None:
+            command = markdown_code(answer.command.text)
+            facts.append(f"  - {escape_markdown(answer.command.name)}: {command}")
     facts += [
         f"- {escape_markdown(name)}: {escape_markdown(value)}" for name, value in report.highlights
     ]

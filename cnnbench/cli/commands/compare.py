@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -80,6 +81,9 @@ def main(argv: Sequence[str]) -> int:
     settings = None if experiment is None else experiment.experiment
     allowing = comparing_command(comparison, settings, ("compare", *argv))
     comparison, commands = add_next_command(comparison, earlier, allowing)
+    if options.format == "html" and not comparison.next_step:
+        repeat = shlex.join(("cnnbench", "compare", *argv))
+        comparison = replace(comparison, repeat=repeat)
     options.write_comparison(comparison, [record for side in sides for record in side.allreduces])
     for line in commands:
         print_notice(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from cnnbench.base.terminal import LineWriter, ProgressLine
 from cnnbench.base.text import integer
 from cnnbench.campaigns.ab.sessions import find_only_experiment
 from cnnbench.campaigns.bisect.texts import stored_result
+from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.campaigns.processes import stored_answers
 from cnnbench.campaigns.sweep.run import SWEEP
 from cnnbench.cli.commands import (
@@ -31,6 +33,7 @@ from cnnbench.cli.commands.judging import (
 from cnnbench.cli.commands.next_steps import further_analysis_planner
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import flag, parse_command, redeclare_flag, specs_of
+from cnnbench.judge.compare import Comparison
 from cnnbench.judge.compare.comparability import check_fact_names
 from cnnbench.judge.compare.verdicts import FAIL_ON
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series
@@ -244,8 +247,7 @@ def _make_subject(
 ) -> ReportSubject:
     if options.baseline is None:
         # If the only path is the folder of an experiment, the report contains its verdict.
-        earlier = find_only_experiment(Path(paths[0])) if len(paths) == 1 else None
-        comparison = None if earlier is None else earlier.final_comparison(fail_on=fail_on)
+        comparison = _comparison_of_experiment(paths[0], fail_on) if len(paths) == 1 else None
         if comparison is None and options.table == "comparison":
             raise FlagError("table", "comparison", _NO_VERDICT)
         return gather(loaded, comparison=comparison, order=order)
@@ -264,10 +266,27 @@ def _make_subject(
         fail_on=fail_on,
         plan=further_analysis_planner(judging.policy),
     )
-    return gather(
+    results = gather(
         loaded,
         baseline,
         criteria,
         labels=(options.baseline, " ".join(paths)),
         order=order,
     )
+    if len(paths) > 1 or results.comparison is None:
+        return results
+    flags = {name: getattr(options, name) for name in ("threshold", "allow_different", "rules")}
+    words = flags_to_arguments({name: value for name, value in flags.items() if value})
+    repeat = shlex.join(("cnnbench", "compare", options.baseline, *paths, *words))
+    return replace(results, comparison=replace(results.comparison, repeat=repeat))
+
+
+def _comparison_of_experiment(path: str, fail_on: tuple[str, ...] | None) -> Comparison | None:
+    """The comparison of the experiment in a folder, and the command that repeats the experiment;
+    None if there is no experiment.
+    """
+    earlier = find_only_experiment(Path(path))
+    comparison = None if earlier is None else earlier.final_comparison(fail_on=fail_on)
+    if earlier is None or comparison is None or not earlier.experiment.repeat:
+        return comparison
+    return replace(comparison, repeat=shlex.join(("cnnbench", *earlier.experiment.repeat)))

@@ -176,18 +176,15 @@ def statistics_of(
     """
     metric = samples.metric
     alpha = policy.alpha_share * policy.alpha if alpha is None else alpha
-    base = [log_or_value(value, metric) for value in samples.base]
-    new = [log_or_value(value, metric) for value in samples.new]
     if samples.paired:
         looks = samples.looks or (InterimAnalysis(len(samples.base), 1.0),)
-        differences = samples.differences
-        if differences is None:
-            differences = [after - before for before, after in zip(base, new, strict=True)]
+        differences = _pair_differences(samples)
         interval = inference.sequential_shift(differences, looks, alpha)
         p = inference.signed_rank_p(differences)
         p_of_looks = inference.sequential_p(differences, looks)
         scatter = inference.standard_deviation(differences) if len(differences) > 1 else None
     else:
+        base, new = _on_test_scale(samples)
         interval = inference.hodges_lehmann_shift(base, new, 1 - alpha)
         p = p_of_looks = inference.mann_whitney_p(base, new)
         scatter = _pooled_sd(base, new)
@@ -211,6 +208,34 @@ def statistics_of(
         # 0.
         scatter=0.0 if scatter is not None and scatter < _ROUNDING else scatter,
     )
+
+
+def _on_test_scale(samples: Samples) -> tuple[list[float], list[float]]:
+    """Returns the values of BASE and of NEW on the scale of `log_or_value`."""
+    base, new = (
+        [log_or_value(value, samples.metric) for value in side]
+        for side in (samples.base, samples.new)
+    )
+    return base, new
+
+
+def _pair_differences(samples: Samples) -> Sequence[float]:
+    """Returns the difference of each pair (new - base) on the scale of `log_or_value`."""
+    if samples.differences is not None:
+        return samples.differences
+    base, new = _on_test_scale(samples)
+    return [after - before for before, after in zip(base, new, strict=True)]
+
+
+def changes_of_pairs(samples: Samples) -> list[float]:
+    """Returns the change of each pair: a share of the base value, or a difference. Empty if the
+    samples are not paired, or if a value cannot be tested.
+    """
+    sides = (samples.base, samples.new)
+    usable = all(is_usable(value, samples.metric) for side in sides for value in side)
+    if not (samples.paired and usable and len(samples.base) == len(samples.new)):
+        return []
+    return [from_test_scale(one, samples.metric) for one in _pair_differences(samples)]
 
 
 def floor_and_margin(samples: Samples, policy: Policy) -> tuple[float, float]:

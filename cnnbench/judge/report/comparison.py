@@ -24,7 +24,7 @@ from cnnbench.base.document import (
     numeric_cell,
     quantity_cell,
 )
-from cnnbench.base.text import NONE, compact_number, count_text, p_value, percent
+from cnnbench.base.text import NONE, capitalized, compact_number, count_text, p_value, percent
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Verdict
 from cnnbench.judge.compare.comparability import differing_values_text
 from cnnbench.judge.compare.verdicts import USUAL_FAIL_ON, AnnotationLevel
@@ -63,8 +63,7 @@ def blocks(comparison: Comparison) -> list[Section]:
     (clear, why), answer = _causes(comparison), comparison.answer
     changed = _changed_work(comparison, answer)
     tables = (
-        Section.of([_table(comparison, *table, answer, changed)], "verdicts")
-        for table in metric_tables(comparison)
+        Section.of([_table(comparison, *table)], "verdicts") for table in metric_tables(comparison)
     )
     return [
         Section.of(_answer(comparison, answer, clear), "answer"),
@@ -76,10 +75,17 @@ def blocks(comparison: Comparison) -> list[Section]:
     ]
 
 
+def answer_blocks(comparison: Comparison) -> list[Paragraph | CommandLine]:
+    """Returns the answer of a comparison: the answer itself, the cause, the advice and a command,
+    as far as they are known.
+    """
+    answer = Section.of(_answer(comparison, comparison.answer, _causes(comparison)[0]))
+    return [block for block in answer.blocks if isinstance(block, (Paragraph, CommandLine))]
+
+
 def summary_lines(comparison: Comparison) -> list[str]:
     """Returns the texts of the answer of a comparison: the answer, the advice and a command."""
-    answer = Section.of(_answer(comparison, comparison.answer, _causes(comparison)[0]))
-    return [block.text for block in answer.blocks if isinstance(block, (Paragraph, CommandLine))]
+    return [block.text for block in answer_blocks(comparison)]
 
 
 def _answer(comparison: Comparison, answer: str, clear_cause: str) -> Iterator[Content]:
@@ -138,17 +144,35 @@ def _causes(comparison: Comparison) -> tuple[str, Section | None]:
     return found.answer if is_clear else "", section
 
 
-def _table(
-    comparison: Comparison, metric: Metric, rows: Rows, answer: str, changed: Mapping[str, str]
-) -> Content:
+def _table(comparison: Comparison, metric: Metric, rows: Rows) -> Content:
     titles = change_column_titles(comparison)
-    notes = []
-    for entry, result in rows:
-        is_said = entry.name in changed and result is entry.main
-        notes.append("" if is_said else _note(result, answer))
     cells = (result_cells(comparison, *row, titles) for row in rows)
     title = f"{metric.name}, median {metric.unit_text}"
-    return make_table(cells, title=title, whole=True, notes=tuple(notes))
+    return make_table(cells, title=title, whole=True, notes=tuple(_notes_of(comparison, rows)))
+
+
+def _notes_of(comparison: Comparison, rows: Rows) -> list[str]:
+    """Returns the note of each verdict; "" if something above the tables already says it."""
+    answer = comparison.answer
+    changed = _changed_work(comparison, answer)
+    return [
+        "" if entry.name in changed and result is entry.main else _note(result, answer)
+        for entry, result in rows
+    ]
+
+
+def reasons(comparison: Comparison) -> list[str]:
+    """Returns the notes of the verdicts that are as bad as the worst, each with the name of its
+    configuration if there are several.
+    """
+    rows = [row for _, rows in metric_tables(comparison) for row in rows]
+    worst = rows[0][0].main.verdict if rows else None
+    several = len(comparison.entries) > 1
+    return [
+        f"{entry.name}: {note}" if several else capitalized(note)
+        for (entry, _), note in zip(rows, _notes_of(comparison, rows), strict=True)
+        if note and entry.main.verdict is worst
+    ]
 
 
 def _note(result: MetricResult, answer: str) -> str:

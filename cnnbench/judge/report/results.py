@@ -367,8 +367,7 @@ class ReportSubject(Loaded, Displayed):
 
     Attributes:
       configured: the run records, grouped by configuration and origin.
-      earlier: configurations that only the section "Earlier results" lists (see
-        `limited_to_newest`).
+      earlier: configurations that the sections leave out (see `limited_to_newest`).
       comparison: the comparison with a baseline; None if there is none.
       studies: results that are not records of single runs, such as searches of flags or profiles.
     """

@@ -114,9 +114,9 @@ def lines(name="lenet", **more):
 
 
 def boxes(name="lenet", **more):
-    box = {"low": 1.0, "box": (2.0, 4.0), "centre": 3.0, "high": 5.0, "hint": name, "style": 0}
+    box = {"low": 1.0, "box": (2.0, 4.0), "centre": 3.0, "high": 5.0, "hint": name}
     row = DistributionRow(**{"label": name, "values": ((9.0, ""),), **box, **more})
-    return RowChart(title=name, x=Axis(label="time, ms", better=LOWER, limit=10.0), rows=(row,))
+    return RowChart(title=name, x=Axis(label="time, ms", better=LOWER), rows=(row,))
 
 
 KINDS = [lines, boxes]
@@ -265,6 +265,20 @@ def test_values_are_where_the_axis_says():
     assert hinted == ["a", "b", "c"]
 
 
+def test_a_grey_zone_reaches_from_end_to_end_behind_its_row():
+    rows = [
+        DistributionRow(label=name, values=((low, "a"), (high, "b")), ignored=(low, high))
+        for name, low, high in (("first", -1.0, 2.0), ("second", 0.0, 1.0))
+    ]
+    root = tree(RowChart(title="t", x=Axis(label="change"), rows=tuple(rows)))
+    dots = [float(one.get("x")) for one in root.iter("use")]
+    filled = [one for one in root.iter("path") if "soft" in (one.get("fill") or "")]
+    zones = [[float(word) for word in one.get("d").split() if word not in "MLz"] for one in filled]
+    sides = [[min(zone[::2]), max(zone[::2])] for zone in zones]
+    assert sides == [pytest.approx(sorted(dots[at : at + 2]), abs=0.1) for at in (0, 2)]
+    assert max(zones[0][1::2]) == pytest.approx(min(zones[1][1::2]))
+
+
 @pytest.mark.parametrize("make", KINDS)
 def test_a_file_has_room_for_title_and_note(make):
     """Both are beside a chart in a page; of a note, the last line stands 4 above the end."""
@@ -386,6 +400,7 @@ def test_twelve_series_have_marks_and_colours_of_their_own_and_none_is_hidden():
 
 DOT = {"values": ((1.0, ""),)}
 BAND = {**DOT, "low": 0.0, "high": 2.0, "tone": "bad"}
+GREY = {**DOT, "ignored": (-1.0, 1.0)}
 
 
 @pytest.mark.parametrize(
@@ -394,11 +409,13 @@ BAND = {**DOT, "low": 0.0, "high": 2.0, "tone": "bad"}
         *(({}, ""), (DOT, "A dot is a process.")),
         ({**DOT, "centre": 1.0}, "A dot is a process, the stroke the median."),
         (BAND, "A dot is a process, the band its interval; red worse."),
+        (GREY, "A dot is a process, the grey zone small changes."),
     ],
 )
 def test_the_key_names_only_marks_that_there_are(parts, expected):
     rows = (DistributionRow(label="a", **parts),)
-    assert legend_text(rows, dot="a process", centre="the median", band="its interval") == expected
+    marks = {"centre": "the median", "band": "its interval", "ignored": "small changes"}
+    assert legend_text(rows, dot="a process", **marks) == expected
 
 
 def test_marks_are_links_only_to_addresses_of_the_web():

@@ -29,7 +29,7 @@ from cnnbench.base.charts.draw import HALF, NARROW, WIDE, chart_to_svg, render_c
 
 ROWS = RowChart(
     title="Rows",
-    x=Axis(label="ms", better=LOWER, limit=8.0),
+    x=Axis(label="ms", better=LOWER),
     limit=(6.0, "most"),
     note="a note " * 15,
     rows=(
@@ -50,9 +50,8 @@ ROWS = RowChart(
             high=9.0,
             box=(2.0, 4.0),
             hint="box",
-            style=1,
         ),
-        DistributionRow(label="third", centre=9.5, style=13, low=2.0),
+        DistributionRow(label="third", centre=9.5, low=2.0, ignored=(5.5, 6.5)),
     ),
 )
 

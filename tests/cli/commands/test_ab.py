@@ -191,6 +191,7 @@ def test_all_outputs_of_an_experiment_give_the_same_answer(
     assert (document["answer"], entry["verdict"]) == (answer, verdict)
     if output == "report":
         again = call("report", "results", "--format=markdown")
+        assert "\n  - Repeat: <code>cnnbench ab --" in again.out
         answer = headline(answer)
     else:
         again = call(*command, f"--format={output}", code=code)

@@ -1,8 +1,10 @@
 """`cnnbench report`: what it writes, where, and how it ends."""
 
 import csv
+import html
 import json
 import re
+import shlex
 import sys
 
 import pytest
@@ -57,6 +59,19 @@ def test_a_regression_is_shown_and_is_no_failure(call, save, records, tmp_path):
     assert ",slower," in out
     many = ["--format=markdown", f"--baseline={base}", "--threshold=30"]
     assert "🔴 slower" not in call("report", records, *many).out
+
+
+def test_the_command_that_compares_again_comes_to_the_same_verdict(call, save, records, tmp_path):
+    base = save(tmp_path / "base", 1.2)
+    words = ["report", records, f"--baseline={base}", "--threshold=30", "--format=markdown"]
+    page = html.unescape(call(*words).out)
+    (command,) = re.findall(r"Repeat: <code>cnnbench (.*)</code>", page)
+    assert shlex.split(command) == ["compare", base, records, "--threshold=30.0"]
+    answer, *_ = call(*shlex.split(command), code=None).out.splitlines()
+    assert answer.rstrip(".") in page
+    # Two folders are no argument of compare.
+    both = ["report", records, save(tmp_path / "other"), f"--baseline={base}", "--format=markdown"]
+    assert "Repeat: " not in call(*both).out
 
 
 def test_fail_on_makes_a_report_a_gate(call, save, records, over_commits, tmp_path):

@@ -33,13 +33,11 @@ def report(folder):
 
 
 def test_the_machine_reaches_the_fastest_configuration_of_each_network_and_format(report):
-    speeds = next(one for one in report.charts if one.title == "Images/sec")
-    assert [row.label for row in speeds.rows] == [
-        *("lenet, batch 8, 1 cpu, bf16", "lenet, batch 8, 1 cpu, forward_only, fp32"),
-        *("lenet, batch 8, 2 cpu, replicated, fp32", "lenet, batch 16, 1 cpu, fp32"),
-        "resnet20, cifar10, batch 8, 1 cpu, fp32",
+    assert [(row["configuration"], row["format"]) for row in rows(report, "reach")] == [
+        *(("lenet, batch 8, 1 cpu, bf16", "bf16"), ("lenet, batch 8, 1 cpu, forward_only", "fp32")),
+        *(("lenet, batch 8, 2 cpu, replicated", "fp32"), ("lenet, batch 16, 1 cpu", "fp32")),
+        ("resnet20, cifar10, batch 8, 1 cpu", "fp32"),
     ]
-    assert (speeds.bars, speeds.x.zero, speeds.x.log) == (True, True, False)
     two_devices, other_batch = rows(report, "reach")[2:4]
     # 181 images/sec * 6 GFLOP over the 4 TFLOP/s of two devices.
     assert two_devices["MFU"] == "27.2 %"

@@ -36,6 +36,8 @@ def told(report, seen):
     for answer in report.answers:
         yield f"{answer.name} ({answer.tone or 'neutral'}): {answer.text}"
         yield from (f"  {detail}" for detail in answer.details)
+        if answer.chart is not None:
+            yield f"  chart: {answer.chart.title}; {answer.chart.note}"
     for section in report.sections:
         lines = [] if section.visible_when_folded is None else [section.visible_when_folded.text]
         for block in section.blocks:

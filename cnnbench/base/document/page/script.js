@@ -314,7 +314,7 @@
   document.querySelectorAll(".scroll").forEach(filterable); // Before buttons add their texts to cells.
   document.querySelectorAll("table").forEach(sortable);
   document.querySelectorAll(".scroll, nav ul").forEach(scrolls);
-  document.querySelectorAll("td.command code").forEach(copyable);
+  document.querySelectorAll(".command code").forEach(copyable);
   document.querySelectorAll("figure svg").forEach(explorable);
   document.querySelectorAll("figure[data-labels]").forEach(zoomable);
   document.querySelectorAll("nav a").forEach((link) => {

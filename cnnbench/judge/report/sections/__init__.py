@@ -45,13 +45,16 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "use": ("Memory and CPUs over time", steps.use_section),
     "conditions": ("Conditions", environment.conditions_section),
     "environment": ("Environment", environment.environment_section),
-    "runs": ("Runs and commands", runs.commands_section),
-    "earlier": ("Earlier results", runs.omitted_section),
 }
 """Maps the key of a section to its title and the function that yields its contents, in order."""
 
 _FOLDED = [*SECTIONS][[*SECTIONS].index("memory") :]
 """Keys of the sections that pages show folded, which are the last ones."""
+
+_ABOUT_VERDICT = ("baseline", "why", "problems")
+"""Keys of the sections that a page with a comparison shows first and open. The others, which are
+about what was measured, are folded.
+"""
 
 _WHOLE = ("problems",)
 """Sections that show all configurations, not only the newest ones."""
@@ -96,10 +99,11 @@ def build(
         verdict = (baseline.baseline_answer(results.comparison),)
     elif not answers and not results.studies:  # A search has an answer.
         verdict = (runs.speed_answer(results),)
-    sections = (
-        Section.of(contents(results if key in _WHOLE else bounded), key, title, key in _FOLDED)
-        for key, (title, contents) in SECTIONS.items()
-    )
+    keys, folded = [*SECTIONS], _FOLDED
+    if results.comparison is not None:
+        folded = [key for key in keys if key not in _ABOUT_VERDICT]
+        keys = [*_ABOUT_VERDICT, *folded]
+    sections = (_section(key, results if key in _WHOLE else bounded, key in folded) for key in keys)
     all_answers = (
         *before,
         *verdict,
@@ -120,6 +124,11 @@ def build(
         highlights=tuple(_highlights(results)),
         sections=(*first, *(section for section in sections if section.blocks)),
     )
+
+
+def _section(key: str, results: ReportSubject, folded: bool) -> Section:
+    title, contents = SECTIONS[key]
+    return Section.of(contents(results), key, title, folded)
 
 
 def _report_title(results: ReportSubject) -> str:
@@ -153,7 +162,7 @@ def _omitted_answer(bounded: ReportSubject) -> Answer | None:
         "Extent",
         f"Only {shown} of {integer(total)} pairs of configuration and commit are shown in full",
         "unsure",
-        ("The others are under Earlier results; cnnbench history follows all of them over time",),
+        ("--format=csv lists all of them; cnnbench history follows them over time",),
     )
 
 

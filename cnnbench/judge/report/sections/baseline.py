@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, RowChart, legend_text
 from cnnbench.base.charts.axes import begins_above_zero
-from cnnbench.base.document import Answer, Content, Section
+from cnnbench.base.document import Answer, CommandLine, Content, Paragraph, Section, Table
 from cnnbench.base.stats import ValuesByProcess
-from cnnbench.base.text import capitalized
+from cnnbench.base.text import capitalized, first_lines
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Verdict, phrases
+from cnnbench.judge.compare.estimate import changes_of_pairs
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.report import comparison as verdicts
 from cnnbench.judge.report.results import ReportSubject, split_common
-from cnnbench.judge.report.sections.quantities import process_chart
+from cnnbench.judge.report.sections.quantities import dots_of, process_chart
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.metric import Metric
 
 
 def baseline_section(results: ReportSubject) -> Iterable[Content]:
     """Yields the section about a comparison with a baseline: the blocks of the comparison, except
-    its answer and causes, and charts of the changes and of the processes.
+    its answer and causes, and the processes of BASE and NEW if these are not pairs.
     """
     comparison = results.comparison
     if comparison is None:
         return
     sections = verdicts.blocks(comparison)
-    yield from _blocks_of(sections, "sides", "verdicts")
-    metrics = comparison.leading_metrics
-    changes = [chart for metric in metrics for chart in _changes_chart(comparison, metric)]
-    processes = [chart for metric in metrics for chart in _process_charts(comparison, metric)]
-    if len(comparison.deciding_configurations) == 1:
-        yield [*changes, *processes]
-    else:
-        yield changes
-        yield processes
+    yield from _blocks_of(sections, "sides")
+    tables = [block for block in _blocks_of(sections, "verdicts") if isinstance(block, Table)]
+    notes = [note for table in tables for note in table.notes if note]
+    # If they are few, the answer has all of them.
+    if len(notes) == len(verdicts.reasons(comparison)) <= _MOST_REASONS:
+        tables = [replace(table, notes=()) for table in tables]
+    yield from tables
+    if not comparison.paired:
+        metrics = comparison.leading_metrics
+        yield [chart for metric in metrics for chart in _process_charts(comparison, metric)]
     yield from _blocks_of(sections, "notes", "method")
 
 
@@ -46,11 +48,11 @@ def _blocks_of(sections: Iterable[Section], *keys: str) -> Iterator[Content]:
 
 
 def baseline_answer(comparison: Comparison) -> Answer:
-    """Returns the answer about a comparison with a baseline: that of the comparison, and how many
-    configurations have each verdict.
+    """Returns the answer about a comparison with a baseline: that of the comparison, a chart of the
+    changes, how many configurations have each verdict, and the command that repeats it.
     """
     ending = verdicts.exit_code_meaning(comparison)
-    _, *lines = verdicts.summary_lines(comparison)
+    _, *others = verdicts.answer_blocks(comparison)
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     if ending == Verdict.CHANGED_WORK.value:
         tone = ""
@@ -63,42 +65,105 @@ def baseline_answer(comparison: Comparison) -> Answer:
         outcome = f"{outcome}: {counts}" if outcome else counts
     means = map(capitalized, verdicts.mean_sentences(comparison))
     headline, *below = comparison.answer_lines
-    details = (*below, *lines, outcome, *means)
-    return Answer(name, headline, tone, tuple(filter(None, details)))
-
-
-def _changes_chart(comparison: Comparison, metric: Metric) -> Iterator[RowChart]:
-    """Yields a chart of the changes of a metric, if any change is known."""
-    judged = _results_with_change(comparison, metric)
-    if not judged:
-        return
-    shared, labels = split_common([entry.name.split(", ") for entry, _ in judged])
-    rows = [
-        DistributionRow(
-            label=label,
-            values=((result.judgement.change or 0.0, hint),),
-            low=result.judgement.low,
-            high=result.judgement.high,
-            text=metric.change_text(result.judgement.change or 0.0),
-            tone=verdicts.verdict_tone(comparison, entry, result),
-        )
-        for (entry, result), label in zip(judged, labels, strict=True)
-        for hint in [f"{label}: {result.word} {phrases.change_text(metric, result.judgement)}"]
-    ]
-    of = f" of {shared}" if shared else ""
-    interval = f"its {verdicts.confidence_text(comparison)} interval"
-    changes = Axis(
-        label=f"change of {metric.name}",
-        format="percent" if metric.relative else "number",
-        better=HIGHER if metric.higher_is_better else LOWER,
+    lines = [block.text for block in others if isinstance(block, Paragraph)]
+    reasons = first_lines(verdicts.reasons(comparison), _MOST_REASONS)
+    said = " ".join(reasons).casefold()
+    further = (line for line in lines if line.rstrip(".").casefold() not in said)
+    details = (*below, *reasons, *further, outcome, *means)
+    return Answer(
+        name,
+        headline,
+        tone,
+        tuple(filter(None, details)),
+        chart=_changes_chart(comparison),
+        command=next((block for block in others if isinstance(block, CommandLine)), None),
     )
-    yield RowChart(
-        title=f"Change of {metric.name}{of} against the baseline",
-        x=changes,
+
+
+_MOST_REASONS = 3
+"""Maximum number of reasons of verdicts in an answer."""
+
+_MOST_CHANGES = 8
+"""Maximum number of changes in the chart of an answer: those of the worst configurations."""
+
+
+def _changes_chart(comparison: Comparison) -> RowChart | None:
+    """Returns a chart with the change of each configuration in the metrics that decide: the pairs,
+    the estimate and its interval. None if no change is known.
+    """
+    metrics = comparison.leading_metrics
+    # Changes that are shares of the base have one axis; other changes are drawn if they are alone.
+    drawn = [metric for metric in metrics if metric.relative] or [*metrics[:1]]
+    judged = sorted(
+        (pair for metric in drawn for pair in _results_with_change(comparison, metric)),
+        key=lambda pair: pair[0].main.severity,
+    )
+    if not judged:
+        return None
+    shown, (base, new) = judged[:_MOST_CHANGES], comparison.names
+    names = [entry.name.split(", ") for entry, _ in shown]
+    if drawn[1:]:
+        names = [
+            [*name, result.metric.name] for name, (_, result) in zip(names, shown, strict=True)
+        ]
+    shared, labels = split_common(names)
+    rows = [_change_row(comparison, *pair, of) for pair, of in zip(shown, labels, strict=True)]
+    metric = drawn[0]
+    title = f"change of {metric.name}" if not drawn[1:] else "changes"
+    title = f"{shared}: {title}" if shared else capitalized(title)
+    which = f", the {len(shown)} worst of {len(judged)}" if shown != judged else ""
+    direction = HIGHER if metric.higher_is_better else LOWER
+    return RowChart(
+        title=f"{title}, {new} against {base}{which}",
+        x=Axis(
+            label="change",
+            format="percent" if metric.relative else "number",
+            better="" if drawn[1:] else direction,
+        ),
         rows=tuple(rows),
         limit=(0.0, "no change"),
-        note=legend_text(rows, dot="the estimated change", band=interval),
+        note=legend_text(
+            rows,
+            dot="a pair",
+            centre=f"{'' if any(row.values for row in rows) else 'is '}the estimated change",
+            band=f"its {verdicts.confidence_text(comparison)} interval",
+            ignored=_ignored_text(shown),
+        ),
     )
+
+
+def _change_row(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult, label: str
+) -> DistributionRow:
+    judgement, metric = result.judgement, result.metric
+    floor, ignored = judgement.floor, None
+    if floor is not None:
+        ignored = (1 / (1 + floor) - 1 if metric.relative else -floor, floor)
+
+    def hint(number: int, change: float) -> str:
+        return f"{label}, pair {number}: {metric.change_text(change)}"
+
+    return DistributionRow(
+        label=label,
+        values=dots_of(changes_of_pairs(result.samples), hint),
+        centre=judgement.change,
+        low=judgement.low,
+        high=judgement.high,
+        text=metric.change_text(judgement.change or 0.0),
+        tone=verdicts.verdict_tone(comparison, entry, result),
+        hint=f"{label}: {result.word} {phrases.change_text(metric, judgement)}",
+        ignored=ignored,
+    )
+
+
+def _ignored_text(rows: Sequence[tuple[ComparedConfiguration, MetricResult]]) -> str:
+    """Returns the legend of the changes that are too small to matter. Thresholds may differ."""
+    texts = dict.fromkeys(
+        result.metric.change_text(result.judgement.floor, signed=False)
+        for _, result in rows
+        if result.judgement.floor is not None
+    )
+    return f"changes under the threshold{f' of {next(iter(texts))}' if len(texts) == 1 else ''}"
 
 
 _MOST_STRIPS = 3

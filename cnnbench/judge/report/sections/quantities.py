@@ -1,7 +1,8 @@
 """Sections of a report about one quantity each, such as throughput or memory: a table with a row
 per configuration, and charts.
 
-The last section shows the fastest configuration of each network, compared with measured limits.
+The last section has a table of the fastest configuration of each network, compared with measured
+limits.
 """
 
 from __future__ import annotations
@@ -149,22 +150,33 @@ def _distribution_row(
     label: str, of_processes: ValuesByProcess, axis: Axis, unit: str
 ) -> DistributionRow:
     low, high = of_processes.interval or (None, None)
-    processes = [*enumerate(of_processes.values, start=1)]
-    # If there are more values than dots, the dots are the smallest, the largest, and some in
-    # between.
-    if len(processes) > _MOST_DOTS:
-        processes.sort(key=lambda process: process[1])
-        step = (len(processes) - 1) / (_MOST_DOTS - 1)
-        processes = sorted(processes[round(step * place)] for place in range(_MOST_DOTS))
-    hints = (f"{label}, process {at}: {axis.format_value(value)}{unit}" for at, value in processes)
+
+    def hint(number: int, value: float) -> str:
+        return f"{label}, process {number}: {axis.format_value(value)}{unit}"
+
     return DistributionRow(
         label=label,
-        values=tuple(zip((value for _, value in processes), hints, strict=True)),
+        values=dots_of(of_processes.values, hint),
         centre=of_processes.median,
         low=low,
         high=high,
         text=axis.format_value(of_processes.median),
     )
+
+
+def dots_of(
+    values: Sequence[float], hint: Callable[[int, float], str]
+) -> tuple[tuple[float, str], ...]:
+    """Returns the dots of a row with their hints, which `hint` makes from the number of a value,
+    from 1, and the value. If there are more values than dots, the dots are the smallest, the
+    largest, and some in between.
+    """
+    numbered = [*enumerate(values, start=1)]
+    if len(numbered) > _MOST_DOTS:
+        numbered.sort(key=lambda item: item[1])
+        step = (len(numbered) - 1) / (_MOST_DOTS - 1)
+        numbered = sorted(numbered[round(step * place)] for place in range(_MOST_DOTS))
+    return tuple((value, hint(number, value)) for number, value in numbered)
 
 
 def _median_cell(
@@ -369,13 +381,6 @@ _Reached: TypeAlias = tuple[RunGroup, float | None, tuple[RunGroup, ...]]
 estimate, and other configurations that may be as fast.
 """
 
-_CHARTS = (
-    ("Images/sec", "median images/sec", ""),
-    ("Share of the peak (MFU)", "achieved over peak FLOP/s", "limit: the peak"),
-    ("Share of the roofline estimate", "images/sec over the estimate's", "the estimate"),
-)
-"""Titles and axes of charts. If the values are shares, the last item is the name of 100 %."""
-
 
 def best_configurations(results: ReportSubject) -> list[_Reached]:
     """Returns the fastest configuration by network, work, format, kind of device and origin."""
@@ -424,44 +429,21 @@ def best_section(results: ReportSubject) -> Iterable[Content]:
         text = f"A row without an interval has fewer than {ValuesByProcess.FEWEST} processes, so "
         yield Paragraph(f"{text}another configuration may be faster.", "unsure")
     yield make_table(_best_row(*row) for row in rows)
-    shown = newest_groups([group for group, _, _ in rows], MOST_DRAWN)
-    which = shown_count_text(len(shown), len(rows))
-    rows = [row for row in rows if row[0] in shown]
-    _, labels = split_names(shown)
-    values = (
-        (group.throughput, group.process_values("mfu"), _estimate_shares(group, estimate))
-        for group, estimate, _ in rows
-    )
-    charts = (
-        process_chart(
-            f"{title}{which}",
-            Axis(label=label, format="percent" if whole else "number", zero=True, better=HIGHER),
-            zip(labels, column, strict=True),
-            limit=(1.0, whole) if whole else None,
-            bars=True,
-        )
-        for (title, label, whole), column in zip(_CHARTS, zip(*values, strict=True), strict=True)
-    )
-    yield [chart for chart in charts if len(chart.rows) > 1]
-
-
-def _estimate_shares(group: RunGroup, estimate: float | None) -> ValuesByProcess:
-    """Returns the images/sec of each process over the estimate; empty if there is none."""
-    values = (speed / estimate for speed in group.throughput.values) if estimate else ()
-    return ValuesByProcess(tuple(values))
 
 
 def _best_row(group: RunGroup, estimate: float | None, others: tuple[RunGroup, ...]) -> Row:
     _, (_, *as_fast) = split_names([group, *others])
+    middle = group.throughput.median
+    share = None if middle is None or not estimate else middle / estimate
     return {
         "configuration": group.name,
         "format": group.precision,
-        "median images/sec": numeric_cell(group.throughput.median),
+        "median images/sec": numeric_cell(middle),
         **interval_cells(group.throughput),
         "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
         "MFU": numeric_cell(group.process_values("mfu").median, percent),
         "peak, GFLOP/s": numeric_cell(group.process_values(peak_flops_per_sec).median, scale=1e-9),
         "roofline estimate, images/sec": numeric_cell(estimate),
-        "of the estimate": numeric_cell(_estimate_shares(group, estimate).median, percent),
+        "of the estimate": numeric_cell(share, percent),
         "processes": numeric_cell(len(group.successful)),
     }

@@ -13,7 +13,6 @@ from cnnbench.base.document import (
     Answer,
     Content,
     Row,
-    Table,
     TableCell,
     make_table,
     numeric_cell,
@@ -26,20 +25,16 @@ from cnnbench.judge.metrics.origin import machine_name
 from cnnbench.judge.report.results import (
     MOST_LISTED,
     ReportSubject,
-    shown_count_text,
     speed_and_certainty,
     start_time_text,
 )
 from cnnbench.judge.report.sections.strategies import titled_strategies
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import parse_start_time
-from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, subject_of_record
 
 _MOST_NAMED = 3
-_FAILURES = "configuration, status, error, timed steps, started (UTC), run"
-_COMMANDS = "started (UTC), configuration, status, images/sec, run, command, imported from"
 
 
 def speed_answer(results: ReportSubject) -> Answer | None:
@@ -79,7 +74,7 @@ def failures_section(results: ReportSubject) -> Iterable[Content]:
     """Yields failed and interrupted runs with their errors, and skipped files with the reason."""
     if failed := [process for process in results.processes if process[1].status != "ok"]:
         yield "These runs have no values in this report, except valid points of all-reduces."
-        yield _process_table(failed, _FAILURES)
+        yield make_table(_failure_row(*process) for process in failed[-MOST_LISTED:])
         if len(failed) > MOST_LISTED:
             yield f"The newest {MOST_LISTED} of {integer(len(failed))} are listed."
     files = (
@@ -93,61 +88,17 @@ def failures_section(results: ReportSubject) -> Iterable[Content]:
     yield make_table(files, title="Skipped files")
 
 
-def omitted_section(results: ReportSubject) -> Iterable[Content]:
-    """Yields a table of the configurations that other sections leave out, the newest first."""
-    groups_before = sorted(results.earlier, key=lambda group: group.latest, reverse=True)
-    listed = groups_before[:_MOST_EARLIER]
-    which = shown_count_text(len(listed), len(groups_before))
-    text = f"Configurations and revisions that the other sections leave out{which}."
-    yield text if groups_before else None
-    yield make_table(
-        {
-            "configuration": group.name,
-            "median images/sec": numeric_cell(group.throughput.median),
-            "processes": numeric_cell(len(group.successful)),
-            "last started (UTC)": TableCell(f"{group.latest:%Y-%m-%d %H:%M}", kinds="steady"),
-        }
-        for group in listed
-    )
-
-
-_MOST_EARLIER = 2000
-
-
-def commands_section(results: ReportSubject) -> Iterable[Content]:
-    """Yields a table of all processes with their exact commands or, for imported processes, their
-    files, in order of time.
-    """
-    if processes := results.processes:
-        which = shown_count_text(min(len(processes), MOST_LISTED), len(processes))
-        imported = any(_imported_file(record) for _, record in processes)
-        or_file = " or, if it was imported, the name of its file" if imported else ""
-        yield f"Every process with its exact command{or_file}, in order of time{which}."
-        yield _process_table(processes, _COMMANDS)
-
-
-def _process_table(
-    processes: Sequence[tuple[str, RunRecord | AllReduceRecord]], titles: str
-) -> Table | None:
-    rows = (_process_cells(name, record) for name, record in processes[-MOST_LISTED:])
-    return make_table({title: cells[title] for title in titles.split(", ")} for cells in rows)
-
-
-def _process_cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
-    steps, speed = "", None
+def _failure_row(name: str, record: RunRecord | AllReduceRecord) -> Row:
+    steps = ""
     if isinstance(record, RunRecord):
         steps = f"{record.steps} of {record.config.get('num_batches') or '?'}"
-        speed = throughput(record)
     return {
         "configuration": name,
-        "status": TableCell(record.status, tone="" if record.status == "ok" else "bad"),
+        "status": TableCell(record.status, tone="bad"),
         "error": TableCell(error_text(record), kinds="prose"),
         "timed steps": steps,
-        "images/sec": numeric_cell(speed),
         "started (UTC)": TableCell(start_time_text(record.started_at), kinds="steady"),
         "run": TableCell(record.run_id, kinds="code"),
-        "command": TableCell(shlex.join(record.command), kinds="command"),
-        "imported from": TableCell(_imported_file(record), kinds="code"),
     }
 
 
@@ -158,9 +109,7 @@ def _imported_file(record: RunRecord | AllReduceRecord) -> str:
 
 
 def _has_command(record: RunRecord | AllReduceRecord) -> bool:
-    """Whether the command of a process is known. Only the tables of cnnbench contain the commands
-    of imported processes.
-    """
+    """Whether the command of a process is known. That of an imported process may be unknown."""
     return bool(record.command) or not _imported_file(record)
 
 
@@ -176,8 +125,7 @@ _MOST_UNFOLDED = 12
 @prepend_docstring
 def reproduction_section(results: ReportSubject) -> Iterable[Content]:
     """To measure the results again, run these commands with the same versions on a machine of the
-    same kind. A plus after a commit means uncommitted changes. The section Runs and commands
-    contains the command of every process.
+    same kind. A plus after a commit means uncommitted changes.
     """
     software = group_by(_software_rows(results), lambda row: (*row.values(),))
     if not software:

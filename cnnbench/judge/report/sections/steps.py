@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import starmap
 
 from cnnbench.base.charts import (
@@ -14,9 +13,7 @@ from cnnbench.base.charts import (
     Axis,
     Chart,
     ChartSeries,
-    DistributionRow,
     LineChart,
-    RowChart,
     TimelineChart,
     TimelineSpan,
 )
@@ -32,7 +29,7 @@ from cnnbench.base.document import (
 from cnnbench.base.lazy_numpy import np
 from cnnbench.base.stats import FEWEST_FOR_P99, group_by, median
 from cnnbench.base.tables import natural_key
-from cnnbench.base.text import count_text, format_bytes, integer, milliseconds, number, percent
+from cnnbench.base.text import count_text, format_bytes, integer, milliseconds, percent
 from cnnbench.judge.report.results import ReportSubject, RunGroup, newest_groups, start_time_text
 from cnnbench.records.profiles import (
     ACTIVITIES,
@@ -59,10 +56,8 @@ _HEADROOM = 1.6
 
 @prepend_docstring
 def steps_section(results: ReportSubject) -> Iterable[Content]:
-    """Wall time of every step. On the left, steps are in order, with the warm-up on a grey
-    background. On the right, each process has a box plot of its timed steps: the box contains the
-    middle half, the line is the median, whiskers reach from the 1st to the 99th percentile, and
-    dots are steps outside of the whiskers. Arrows at an edge are steps beyond the axis.
+    """Wall time of every step, in order, with the warm-up on a grey background. Arrows at the edge
+    are steps beyond the axis.
     """
     timed = [group for group in results.configured if any(r.step_seconds for r in group.successful)]
     yield from _chart_pairs(timed, _step_charts)
@@ -77,12 +72,12 @@ def _chart_pairs(
     if len(drawn) < len(groups):
         yield Paragraph(f"The charts are of the newest {_DRAWN} of {integer(len(groups))} rows.")
     found = tuple(chart for group in drawn for chart in charts(group))
-    yield ChartGroup(found, pairs=True) if found else None
+    yield ChartGroup(found, pairs=len(found) > len(drawn)) if found else None
 
 
-def _step_charts(group: RunGroup) -> tuple[LineChart, RowChart]:
-    """Returns two charts for a configuration: step times in order, and the distribution of step
-    times. If there are many processes, the charts show some of the processes.
+def _step_charts(group: RunGroup) -> Iterable[LineChart]:
+    """Yields a chart of the step times of a configuration in order. If there are many processes, it
+    shows some of them.
     """
     timed = [(f"process {n}", run) for n, run in enumerate(group.successful, 1) if run.step_seconds]
     chosen, note = timed, ""
@@ -91,21 +86,14 @@ def _step_charts(group: RunGroup) -> tuple[LineChart, RowChart]:
         note = f"{_SHOWN} of {len(timed)} processes are shown."
     warmup = max(len(record.warmup_step_seconds) for _, record in chosen)
     most = max(float(np.quantile(record.step_seconds, 0.95)) for _, record in chosen)
-    axis = Axis(label="step time, ms", zero=True, better=LOWER, limit=_HEADROOM * 1000 * most)
-    series = LineChart(
+    yield LineChart(
         title=f"{group.name}: steps in order",
         x=Axis(label="step; up to 0 warm-up"),
-        y=axis,
+        y=Axis(label="step time, ms", zero=True, better=LOWER, limit=_HEADROOM * 1000 * most),
         series=tuple(starmap(_step_series, chosen)),
         shaded=(-warmup + 0.5, 0.5, "warm-up") if warmup else None,
         note=note,
     )
-    distribution = RowChart(
-        title=f"{group.name}: distribution",
-        x=replace(axis, label="time of a timed step, ms"),
-        rows=tuple(_step_box(*process, style) for style, process in enumerate(chosen)),
-    )
-    return series, distribution
 
 
 def _step_series(name: str, record: RunRecord) -> ChartSeries:
@@ -132,23 +120,6 @@ def _thin_out(points: list[tuple[float, float]]) -> tuple[tuple[float, float], .
         if highest > 1.2 * middle and x > part[0][0]:
             kept.append((x, highest))
     return tuple(kept)
-
-
-def _step_box(name: str, record: RunRecord, style: int) -> DistributionRow:
-    times = sorted(1000 * seconds for seconds in record.step_seconds)
-    low, first, middle, third, high = np.quantile(times, (0.01, 0.25, 0.5, 0.75, 0.99)).tolist()
-    beyond = [(value, "") for value in times if value < low or value > high]
-    half = f"half of the steps between {number(first)} and {number(third)} ms"
-    return DistributionRow(
-        label=name,
-        values=(*beyond[:3], *beyond[3:][-12:]),
-        centre=middle,
-        low=low,
-        high=high,
-        box=(first, third),
-        hint=f"{name}: median {number(middle)} ms, {half}",
-        style=style,
-    )
 
 
 _HINTS = {

@@ -129,8 +129,6 @@ def test_many_configurations_are_shown_in_part(full_runs, monkeypatch, count, sh
     found = [one for one in report.answers if one.tone == "unsure" and "section" not in one.name]
     extent = [one for one in found if one.name == "Extent"]
     assert [shown in one.text for one in extent] == ([True] if shown else [])
-    keys = [one.key for one in report.sections]
-    assert ("earlier" in keys) == (shown is not None)
 
 
 def test_answers_and_sections_of_others(full_runs):
@@ -147,8 +145,20 @@ def test_answers_and_sections_of_others(full_runs):
     assert [one.name for one in searched.answers if one.name.startswith("Speed")] == []
 
 
-def test_the_last_sections_are_folded(report):
+def test_the_last_sections_are_folded(folder):
+    report = build(gather(folder))
     folded = [one.folded for one in report.sections]
     assert folded == sorted(folded)
     by_key = {one.key: one.folded for one in report.sections}
-    assert (by_key["throughput"], by_key["memory"], by_key["runs"]) == (False, True, True)
+    assert (by_key["throughput"], by_key["memory"], by_key["steps"]) == (False, True, True)
+
+
+def test_with_a_comparison_only_what_is_about_the_verdict_is_open(full_runs):
+    failed = full_runs(error=("E", "x"), step_seconds=(), losses=())
+    report = report_of(*full_runs.of(100, 101), failed, base=full_runs.of(100, 101))
+    first, second, *others = report.sections
+    assert [(one.key, one.folded) for one in (first, second)] == [
+        *(("baseline", False), ("problems", False))
+    ]
+    assert all(one.folded for one in others)
+    assert {"throughput", "reproduce"} <= {one.key for one in others}

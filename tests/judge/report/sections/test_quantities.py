@@ -184,15 +184,3 @@ def test_estimates_of_the_same_work(full_runs):
     ]
     precise = roofline(full_runs(190, flags={"precision": "bf16"}))
     assert reached(full_runs(200), studies=[precise])[0][1] is None
-
-
-def test_charts_need_two_rows(full_runs):
-    one = report_of(full_runs(100))
-    two = report_of(full_runs(100), full_runs(200, flags={"precision": "bf16"}))
-    titles = [chart.title for chart in two.charts if "peak (MFU)" in chart.title]
-    assert len(titles) == 1
-    assert not [chart.title for chart in one.charts if "peak (MFU)" in chart.title]
-    (speeds,) = [chart for chart in two.charts if chart.title == "Images/sec"]
-    (shares,) = [chart for chart in two.charts if "peak (MFU)" in chart.title]
-    assert (speeds.limit, shares.limit[0]) == (None, 1.0)
-    assert (speeds.x.format, shares.x.format) == ("number", "percent")

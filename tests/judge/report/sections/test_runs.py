@@ -48,19 +48,6 @@ def test_skipped_files_are_listed_with_their_kind(full_runs):
     assert [row[2].tone for row in table.rows] == ["bad", "", "bad"]
 
 
-@pytest.mark.usefixtures("few")
-@pytest.mark.parametrize(("count", "listed"), [(3, 3), (4, 3)])
-def test_the_newest_processes_are_listed(full_runs, count, listed):
-    made = [full_runs(100 + number) for number in range(count)]
-    report = report_of(*made)
-    text, table = section(report, "runs").blocks
-    assert [row["run"] for row in rows(report, "runs")] == [run.run_id for run in made[-listed:]]
-    assert len(table.rows) == listed
-    assert text.text.endswith("time." if count <= 3 else f"the newest 3 of {count}.")
-    first = rows(report, "runs")[-1]
-    assert first["images/sec"] == f"{99.0 + count:.1f}"[:5]
-
-
 def test_steps_of_runs_that_were_interrupted(full_runs):
     cut = full_runs(
         status="interrupted", step_seconds=(0.1,) * 5, losses=(), flags={"num_batches": 9}
