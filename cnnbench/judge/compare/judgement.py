@@ -120,8 +120,6 @@ class Judgement(Estimate):
       floor: smallest relevant change.
       margin: largest change for the verdict "same".
       family: number of configurations that were tested together on the metric.
-      medians_change: change of the medians, if its direction is opposite to `change`; otherwise
-        None.
       noise: the A/A spread; None if it was not measured.
       scatter: standard deviation of the pairs' changes or, without pairs, of the processes within
         BASE and within NEW. If changes are shares, it is the deviation of logarithms. None if
@@ -161,7 +159,6 @@ class Judgement(Estimate):
     median_change: float | None = field(default=None, metadata=ABSENT)
     margin: float | None = field(default=None, metadata=HIDDEN)
     family: int | None = field(default=None, metadata=HIDDEN)
-    medians_change: float | None = field(default=None, metadata=HIDDEN)
     note: str | None = field(default=None, metadata=HIDDEN)
 
     def adding(self, *texts: str) -> Judgement:
@@ -418,16 +415,23 @@ def _further_runs(statistics: SampleStatistics, judgement: Judgement) -> str:
 
 def _judgement(statistics: SampleStatistics, verdict: Verdict, **tested: Any) -> Judgement:
     """Returns a judgement with the given statistics and an empty reason."""
-    medians, metric = statistics.new_median - statistics.base_median, statistics.metric
-    change: float | None = None
-    if medians * statistics.change < 0:
-        change = medians / statistics.base_median if metric.relative else medians
-        if not (metric.shows_change(change) and metric.shows_change(statistics.change)):
-            change = None  # Rounding shows one of them as 0.
     is_whole = math.isclose(statistics.alpha, statistics.policy.alpha)
     confidence = None if is_whole else 1 - statistics.alpha
-    own = {"verdict": verdict, "reason": "", "medians_change": change, "confidence": confidence}
+    own = {"verdict": verdict, "reason": "", "confidence": confidence}
     return dataclass_from_sources(Judgement, statistics, **own, **tested)
+
+
+def _opposite_medians_change(statistics: SampleStatistics) -> float | None:
+    """Returns the change of the medians if its direction is opposite to that of the estimate;
+    otherwise None.
+    """
+    medians, metric = statistics.new_median - statistics.base_median, statistics.metric
+    if medians * statistics.change >= 0:
+        return None
+    change = medians / statistics.base_median if metric.relative else medians
+    # Rounding may show one of them as 0.
+    shown = metric.shows_change(change) and metric.shows_change(statistics.change)
+    return change if shown else None
 
 
 def _with_reason(
@@ -436,7 +440,7 @@ def _with_reason(
     """Returns the judgement with the given reason and note (see `Judgement`). If the change and the
     difference of the medians seem to disagree, the reason and the note also say why.
     """
-    change = judgement.medians_change
+    change = _opposite_medians_change(statistics)
     if change is not None:
         of = "within pairs" if statistics.paired else "between processes of BASE and NEW"
         opposite = f"the change is the median {of}, Hodges-Lehmann; the two medians differ by "
