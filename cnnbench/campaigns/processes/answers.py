@@ -5,7 +5,7 @@ begins with the same answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,14 @@ _ANSWER = "answer"
 def store_answer(
     folder: ResultsFolder,
     answer: Answer,
-    about: str,
-    rows: Iterable[Row],
-    remarks: Sequence[str] = (),
+    about: str = "",
+    rows: Iterable[Row] = (),
 ) -> None:
     """Stores the answer of a campaign in its journal, for `stored_answers`.
 
     Args:
       about: a sentence about the table.
-      rows: the table that the command prints.
-      remarks: sentences that follow the table.
+      rows: a table for the report, if it has no other that contains this.
     """
     cells = [{title: _stored_cell(cell) for title, cell in row.items()} for row in rows]
     folder.add_journal_note(
@@ -40,7 +38,6 @@ def store_answer(
         details=answer.details,
         about=about,
         rows=cells,
-        remarks=remarks,
     )
 
 
@@ -60,7 +57,7 @@ def _read_row(row: Mapping[str, Any]) -> Row:
 
 def stored_answers(kind: CampaignKind, folder: Path) -> list[tuple[Answer, Section]]:
     """Reads the answers of the campaigns of one kind in a folder, the last of each title. Each has
-    a section with the table that the command printed.
+    a section with its table, which is empty without one.
     """
     events = [*Journal(folder / JOURNAL).read()]
     if not kind.is_campaign(events):
@@ -70,7 +67,7 @@ def stored_answers(kind: CampaignKind, folder: Path) -> list[tuple[Answer, Secti
         (
             Answer(title, note["text"], note["tone"], tuple(note["details"])),
             Section.of(
-                (note["about"], make_table(map(_read_row, note["rows"])), *note["remarks"]),
+                (note["about"], make_table(map(_read_row, note["rows"]))),
                 f"{kind.command}{place}",
                 title,
             ),

@@ -163,12 +163,19 @@ def _row_cells(row: SummaryRow) -> Row:
     }
 
 
-_MOST_NAMED = 3
+_MOST_NAMED = 12
+"""Maximum number of violated bounds, failures and pauses in the answer of a report."""
 
 
 def store_summary(folder: ResultsFolder, suite: str, rows: Sequence[SummaryRow]) -> None:
-    """Stores the summary of a sweep in its journal, for reports."""
-    bad = [f"{row.name}: {text}" for row in rows for word, text in row.verdicts if word != HELD]
+    """Stores the answer of a sweep in its journal, for reports, whose tables have the speeds."""
+    names = [f"{row.name} ({row.reported})" if row.reported else row.name for row in rows]
+    bad = [
+        f"{name}: {text}"
+        for name, row in zip(names, rows, strict=True)
+        for word, text in row.verdicts
+        if word != HELD
+    ]
     words = [word for row in rows for word, _ in row.verdicts]
     violated = sum(any(word == VIOLATED for word, _ in row.verdicts) for row in rows)
     failed = sum(row.failed for row in rows)
@@ -184,15 +191,11 @@ def store_summary(folder: ResultsFolder, suite: str, rows: Sequence[SummaryRow])
     elif words:
         answer, tone = phrases.ALL_HOLD.format(configurations=of), "good"
     details = [*bad, *(problem for row in rows for problem in row.problems)]
-    details += [f"{row.name}: {row.pauses}" for row in rows if row.pauses]
+    details += [
+        f"{name}: {row.pauses}" for name, row in zip(names, rows, strict=True) if row.pauses
+    ]
     shown = first_lines(details, _MOST_NAMED)
-    store_answer(
-        folder,
-        Answer(f"Suite {suite}", answer, tone, shown),
-        "What cnnbench sweep printed; each row is a configuration.",
-        map(_row_cells, rows),
-        details if len(details) > _MOST_NAMED else (),
-    )
+    store_answer(folder, Answer(f"Suite {suite}", answer, tone, shown))
 
 
 def detection_advice(

@@ -173,9 +173,7 @@ def _page_text(
         bisected = stored_result(folder)
         if bisected is not None:
             answers, sections = [bisected[0]], [*bisected[1], *sections]
-        stored = stored_answers(SWEEP, folder)
-        before = [answer for answer, _ in stored]
-        sections = [*(section for _, section in stored), *sections]
+        before = [answer for answer, _ in stored_answers(SWEEP, folder)]
     page = build(results, options.title, answers, sections, before)
     return render(page, options.format, ProgressLine())
 

@@ -24,7 +24,7 @@ def test_the_last_answer_of_each_title_is_read(tmp_path: Path) -> None:
         for answer, speed in ((first, 1.0), (other, 2.0), (again, 3.0)):
             cells = {"speed": numeric_cell(speed), "loss": numeric_cell(math.nan)}
             rows = [{"name": answer.name, **cells}]
-            store_answer(folder, answer, f"about {answer.text}", rows, ["a remark"])
+            store_answer(folder, answer, f"about {answer.text}", rows)
         folder.add_journal_note("length", seconds=3)
     found = stored_answers(KIND, tmp_path / "r")
     assert [answer for answer, _ in found] == [again, other]
@@ -32,8 +32,8 @@ def test_the_last_answer_of_each_title_is_read(tmp_path: Path) -> None:
         ("own1", "one"),
         ("own2", "other"),
     ]
-    about, table, remark = found[0][1].blocks
-    assert (about.text, remark.text) == ("about yes", "a remark")
+    about, table = found[0][1].blocks
+    assert about.text == "about yes"
     assert isinstance(table, Table)
     unknown = TableCell("nan", kinds="number")
     assert table.rows == ((TableCell("one"), numeric_cell(3.0), unknown),)
@@ -42,6 +42,7 @@ def test_the_last_answer_of_each_title_is_read(tmp_path: Path) -> None:
 def test_another_kind_of_campaign_has_no_answer(tmp_path: Path) -> None:
     with ResultsFolder(KIND, tmp_path / "r") as folder:
         folder.add_session_start()
-        store_answer(folder, Answer("one", "yes"), "about", [])
-    assert len(stored_answers(KIND, tmp_path / "r")) == 1
+        store_answer(folder, Answer("one", "yes"))
+    ((_, section),) = stored_answers(KIND, tmp_path / "r")
+    assert section.blocks == ()
     assert stored_answers(CampaignKind(command="other"), tmp_path / "r") == []
