@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 import shutil
 
 import pytest
@@ -95,7 +96,10 @@ def test_the_ending_of_a_file_names_its_format(sides, tmp_path, call):
         file = tmp_path / f"x.{ending}"
         call("compare", *sides, f"--output={file}")
         assert file.read_text().startswith(begin), ending
-    assert "Against the baseline" in (tmp_path / "x.html").read_text()
+    page = (tmp_path / "x.html").read_text()
+    assert "Against the baseline" in page
+    repeated = shlex.join(("cnnbench", "compare", *map(str, sides), f"--output={tmp_path}/x.html"))
+    assert f">{repeated}</code>" in page
     call("compare", *sides, "--format=json", f"--output={tmp_path / 'y.html'}")
     assert (tmp_path / "y.html").read_text().startswith("{")
     call("report", sides[0], f"--output={tmp_path / 'z.md'}")

@@ -116,6 +116,11 @@ def test_what_is_long_is_folded_and_links_still_lead_there(page):
         *("accuracy", "warmup", "steps", "conditions", "environment"),
     ]
     assert page.count("details") == page.count("summary")
+    # Their titles are a list of their own, to which one link leads.
+    links = [a["href"][1:] for tag, a in page.elements if tag == "a" and a["href"].startswith("#")]
+    assert links == ["baseline", "problems", "folded"]
+    places = [a["id"] for _, a in page.elements if a.get("id") in (*links, *folded)]
+    assert places == ["baseline", "problems", "folded", *folded]
 
 
 def test_titles_of_charts_are_text_of_the_page_that_wraps(page):
