@@ -83,7 +83,6 @@ def test_a_report_of_imported_runs_has_only_tables_with_content(imported, call, 
     assert "| lenet, batch 8, 1 cpu, from tf_cnn_benchmarks | unknown | 706.2 | 1 |" in text
     assert "How to reproduce it" not in text
     assert "| configuration |\n" not in text
-    assert "| run.log |" in text
 
 
 def test_importing_twice_changes_nothing(imported, call, tmp_path, transcript):

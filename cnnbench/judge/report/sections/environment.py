@@ -54,18 +54,15 @@ def conditions_answer(results: ReportSubject) -> Answer | None:
 
 
 def conditions_section(results: ReportSubject) -> Iterable[Content]:
-    """Yields the section about conditions such as load: a table of remarks, the most frequent
-    first, and of disturbances by configuration.
+    """Yields the section about conditions such as load, if they disturbed a process: a table of
+    remarks, the most frequent first, and of disturbances by configuration.
     """
     found = _collect_remarks(results)
-    if not found.checked:
+    if not found.marked:
         return
     processes = count_text(found.checked, "process", "processes")
     text = f"In {found.marked} of {processes} something may have distorted the values."
-    if found.marked:
-        yield Paragraph(text, "unsure")
-    else:
-        yield Paragraph("No check found a disturbance.", "good")
+    yield Paragraph(text, "unsure")
     yield make_table(
         {
             "condition": name,
@@ -134,21 +131,15 @@ def _disturbance_row(group: RunGroup) -> Row:
 
 
 def environment_section(results: ReportSubject) -> Iterable[Content]:
-    """Yields a table of the properties of machine and software that are equal in all runs, and a
-    table of all other properties with a row per run.
+    """Yields a table of the properties of machine and software that differ between runs, with a row
+    per run.
     """
     described = [(name, record) for name, record in results.processes if record.environment]
     environments = [record.environment for _, record in described]
     names = sorted({name for facts in environments for name in facts}, key=natural_key)
-    alike = [name for name in names if _is_same(name, environments)]
+    unlike = [name for name in names if not _is_same(name, environments)]
     # Properties that affect speed come first.
-    unlike = [name for name in names if name not in alike]
     unlike.sort(key=lambda name: [*DifferenceEffect].index(fact_rule(name).effect))
-    values = ((name, readable_fact(name, environments[0][name])) for name in alike)
-    shared: Iterable[Row] = (
-        {"fact": name, "value": TableCell(value, kinds="code")} for name, value in values
-    )
-    yield make_table(shared, title="Alike in all runs" if len(described) > 1 else "")
     yield _mixed_remark(results, unlike)
     runs = []
     for configuration, record in described[-MOST_LISTED:] if unlike else ():
@@ -163,7 +154,7 @@ def environment_section(results: ReportSubject) -> Iterable[Content]:
             row.setdefault(name, readable_fact(name, record.environment.get(name, "")))
         runs.append(row)
     which = shown_count_text(len(runs), len(described)) if runs else ""
-    yield make_table(runs, title=f"Different from run to run{which}", folded=True)
+    yield make_table(runs, title=f"Different from run to run{which}")
 
 
 def _mixed_remark(results: ReportSubject, unlike: Sequence[str]) -> Paragraph | None:
