@@ -181,7 +181,7 @@ def _resolve_flags(configuration: SweepCase, flags: Mapping[str, str]) -> Resolv
         if entry.command == "allreduce":
             return resolve_all_reduce(values)
         args = args_from_values(values)
-        if not args.params.find_batch_size or configuration.launch is not None:
+        if not args.given.get("find_batch_size") or configuration.launch is not None:
             return resolve_run(args, configuration.launch)
         args, _ = without_batch_size_search(args)
         resolved = resolve_run(args)

@@ -131,19 +131,40 @@ class PluginFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlotFlags:
-    """Flags for the output of commands that print a table and draw a chart."""
-
+class _TableFlags:
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
     output: str | None = declare_output_flag(
         "Write the output to this file. Its ending names the format if --format is not given."
     )
-    plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
 
     @property
     def output_files(self) -> list[OutputFile]:
         """The files in the flags, to check them before the command measures."""
-        return [OutputFile("output", self.output), OutputFile("plot", self.plot, PICTURES)]
+        return [OutputFile("output", self.output)]
+
+    def _write_text(self, texts: Mapping[str, Callable[[], str]]) -> None:
+        write_or_print_output(self.output, texts[self.format]())
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFlags(_TableFlags):
+    """Flags for the output of commands that print a table."""
+
+    def write_output(self, texts: Mapping[str, Callable[[], str]]) -> None:
+        """Writes or prints the output. `texts` has a function for each format."""
+        self._write_text(texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotFlags(_TableFlags):
+    """Flags for the output of commands that print a table and draw a chart."""
+
+    plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
+
+    @property
+    def output_files(self) -> list[OutputFile]:
+        """See `OutputFlags`."""
+        return [*super().output_files, OutputFile("plot", self.plot, PICTURES)]
 
     def write_output(
         self, texts: Mapping[str, Callable[[], str]], draw: Callable[[], Chart], title: str = ""
@@ -153,7 +174,7 @@ class PlotFlags:
         `texts` has a function for each format. `draw` is called if --plot is given. The title of
         the file is `title`, or the title of the chart.
         """
-        write_or_print_output(self.output, texts[self.format]())
+        self._write_text(texts)
         if self.plot is not None:
             chart = draw()
             write_plot(self.plot, [chart], title or chart.title)

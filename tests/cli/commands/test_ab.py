@@ -631,7 +631,6 @@ def test_a_revision_is_checked_out_and_removed_again(ab, git, tmp_path, monkeypa
         ("ab", ("--b=--no_flag=1",)),
         ("ab", ("--b=' unclosed",)),
         ("ab", ("--b_python=/nowhere",)),
-        ("ab", ("--b_python=python3", "--b=--profile_json=p.json")),
         ("explain", ("--b=--graph_file=g.txt",)),
     ],
 )
