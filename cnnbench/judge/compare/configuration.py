@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from cnnbench.base.stats import group_by
-from cnnbench.base.text import boolean_text
+from cnnbench.base.text import boolean_text, count_text
 from cnnbench.flags import (
     FLAGS,
     RunPart,
@@ -133,8 +133,8 @@ def configuration_name(configuration: Configuration, distinguishing: Iterable[st
         parts = _name_parts(flags)
     else:
         parts = name_parts(configuration.kind, flags)
-    parts += [f"{name}={_value_text(flags[name])}" for name in distinguishing if name in flags]
-    return ", ".join(parts)
+    parts += [_flag_part(name, flags[name]) for name in distinguishing if name in flags]
+    return ", ".join(filter(None, parts))
 
 
 def unique_names(configurations: Iterable[Configuration]) -> dict[str, str]:
@@ -148,7 +148,10 @@ def unique_names(configurations: Iterable[Configuration]) -> dict[str, str]:
     distinct = {one.key: one for one in configurations}.values()
     for members in group_by(distinct, configuration_name).values():
         first = members[0]
-        varying = sorted({name for other in members[1:] for name in first.differing_flags(other)})
+        differing = {name for other in members[1:] for name in first.differing_flags(other)}
+        # The chief of a job has a name of its task, and a run that is no job has none.
+        follows = {"job_name"} if "worker_hosts" in differing else set[str]()
+        varying = sorted(differing - follows)
         explicit = frozenset[str]().union(*(member.given for member in members))
         asked = [name for name in varying if name in explicit]
         values = {json.dumps([member.flags.get(name) for name in asked]) for member in members}
@@ -180,6 +183,20 @@ def _name_parts(flags: Mapping[str, Any]) -> list[str]:
     program = flags.get(IMPORTED)
     parts += [] if program is None else [f"from {program}"]
     return parts + [name for name in names_of_flags(FLAGS, RunPart.WORK) if flags.get(name)]
+
+
+def _flag_part(name: str, value: Any) -> str:
+    """Returns the part of a configuration's name about a flag; "" if a job lacks such processes."""
+    if name == "worker_hosts":
+        return number_of_workers_text(value)
+    if name == "ps_hosts":
+        return f"{value} ps" if value else ""
+    return f"{name}={_value_text(value)}"
+
+
+def number_of_workers_text(workers: Any) -> str:
+    """Returns the part of a name about the workers of a job, such as "2 workers"; "" for no job."""
+    return count_text(workers, "worker", "workers") if workers else ""
 
 
 def _value_text(value: Any) -> str:

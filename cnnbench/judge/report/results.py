@@ -211,6 +211,12 @@ class RunGroup:
         return placed[0].num_towers if placed else None
 
     @property
+    def worker_count(self) -> int | None:
+        """Number of workers of the job; 1 for a run that is no job, and None if unknown."""
+        placed = [record.placement for record in self.records if record.placement is not None]
+        return placed[0].num_workers if placed else None
+
+    @property
     def device_kind(self) -> str:
         """Kind of device: "cpu", "gpu" or "unknown"."""
         return str(self.flag("device") or UNKNOWN)

@@ -33,6 +33,7 @@ _MEDIANS = {
     "throughput_images_per_sec": "throughput",
     "median_step_seconds": "step_seconds",
     "scaling_efficiency": None,
+    "worker_scaling_efficiency": None,
     "mfu": "mfu",
     "peak_memory_bytes": "peak_memory_bytes",
     "startup_seconds": "startup_seconds",
@@ -61,18 +62,22 @@ def configuration_rows(results: ReportSubject) -> list[dict[str, Any]]:
     intervals and ranges over its processes.
     """
     # Imported late, because the formats of `cnnbench compare` do not need this module.
-    from cnnbench.judge.report.sections.scaling import scaling_curves
+    from cnnbench.judge.report.sections.scaling import DEVICES, WORKERS, scaling_curves
 
-    efficiencies = {
-        member.name: curve.efficiency(member)
-        for curve in scaling_curves(results.configured)
-        for member in curve.members
-    }
+    over_devices, over_workers = (
+        {
+            member.name: curve.efficiency(member)
+            for curve in scaling_curves(results.configured, scaled)
+            for member in curve.members
+        }
+        for scaled in (DEVICES, WORKERS)
+    )
     return [
         {
             **_group_facts(group),
             **_statistics(group),
-            "scaling_efficiency": efficiencies.get(group.name),
+            "scaling_efficiency": over_devices.get(group.name),
+            "worker_scaling_efficiency": over_workers.get(group.name),
         }
         for group in results.configured
     ]

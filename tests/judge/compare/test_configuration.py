@@ -118,6 +118,25 @@ def test_labels_are_short_and_unique(runs):
     ]
 
 
+def test_labels_of_jobs_name_their_processes(runs):
+    def job(**flags):
+        return runs(flags={"variable_update": "collective_all_reduce", **flags})
+
+    of_two = {"job_name": "worker", "worker_hosts": "a:1,a:2"}
+    mode = "lenet, batch 8, 1 cpu, collective_all_reduce"
+    jobs = (job(job_name="worker", worker_hosts="a:1"), job(**of_two))
+    assert named(job(), *jobs, job(**of_two, ps_hosts="b:1")) == [
+        *(mode, f"{mode}, 1 worker", f"{mode}, 2 workers", f"{mode}, 1 ps, 2 workers"),
+    ]
+    # The number is named only where it differs.
+    assert named(job(**of_two), runs()) == [mode, "lenet, batch 8, 1 cpu"]
+    driven = {**of_two, "job_name": "controller", "controller_host": "c:1"}
+    assert named(job(**of_two), job(**driven)) == [
+        f"{mode}, controller_host=false, job_name=worker",
+        f"{mode}, controller_host=true, job_name=controller",
+    ]
+
+
 def test_labels_name_given_flags_and_not_what_follows_from_them(runs):
     # Epochs follow from batches, or the other way round.
     short = {"num_batches": 20, "num_epochs": 0.000125}

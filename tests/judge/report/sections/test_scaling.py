@@ -1,20 +1,42 @@
-"""Curves of scaling: their points, and what they are compared with."""
+"""Curves over devices and over workers: their points, and what they are compared with."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from pages import report_of, rows, section
 
 from cnnbench.base.document import Paragraph
-from cnnbench.judge.report import gather
-from cnnbench.judge.report.sections.scaling import scaling_curves
+from cnnbench.judge.report import gather, render
+from cnnbench.judge.report.sections.scaling import DEVICES, WORKERS, scaling_curves
+from cnnbench.judge.report.tables import configuration_rows
 from cnnbench.records.load import Loaded
 
 REPLICATED = {"variable_update": "replicated"}
+COLLECTIVE = {"variable_update": "collective_all_reduce"}
 
 
-def curves(*records):
-    return scaling_curves(gather(Loaded(tuple(records), ())).configured)
+def curves(*records, scaled=DEVICES):
+    return scaling_curves(gather(Loaded(tuple(records), ())).configured, scaled)
+
+
+@pytest.fixture
+def jobs(full_runs):
+    """jobs(SPEED, WORKERS): a run of a job on one machine, with one device a worker."""
+
+    def make(speed, workers, *, devices=1, ps=0, hosts=1, flags=COLLECTIVE, **parts):
+        addresses = [f"host{n % hosts}:{n}" for n in range(workers + ps)]
+        own = {
+            "num_gpus": devices,
+            "job_name": "worker",
+            "worker_hosts": ",".join(addresses[:workers]),
+            "ps_hosts": ",".join(addresses[workers:]),
+        }
+        run = full_runs(speed, devices=devices * workers, flags={**own, **flags}, **parts)
+        return replace(run, placement=replace(run.placement, num_workers=workers))
+
+    return make
 
 
 def test_points_and_efficiencies_of_a_curve(full_runs):
@@ -129,3 +151,95 @@ def test_each_network_has_charts(full_runs):
     found = charts(report_of(*records), "over devices")
     assert [chart.x.ticks for chart in found] == [(1.0, 2.0), (2.0, 4.0)]
     assert [model in chart.title for model, chart in zip(counts, found, strict=True)] == [True] * 2
+
+
+def test_workers_are_scaled_as_devices_are(jobs):
+    records = [jobs(100 * n**0.5, n) for n in (4, 1, 2)]
+    (curve,) = curves(*records, scaled=WORKERS)
+    assert [(workers, speed) for workers, speed, _ in curve.points] == [
+        (1.0, pytest.approx(100)),
+        (2.0, pytest.approx(141.42, rel=1e-4)),
+        (4.0, pytest.approx(200)),
+    ]
+    assert [curve.efficiency(group) for group in curve.members] == pytest.approx([1, 2**-0.5, 0.5])
+    assert curve.base is curve.members[0]
+    assert curve.name == "lenet, batch 8, 1 cpu, collective_all_reduce"
+    assert curves(*records) == []  # each worker has one device
+
+
+def test_one_worker_of_any_mode_is_the_base(full_runs, jobs):
+    server = {"variable_update": "parameter_server", "cross_replica_sync": False}
+    with_ps = [jobs(90 * n, n, ps=1, flags=server) for n in (2, 4)]
+    (curve,) = curves(full_runs(80), jobs(100, 1), *with_ps, scaled=WORKERS)
+    assert curve.base.worker_count == 1
+    assert [curve.efficiency(group) for group in curve.members] == pytest.approx([0.9, 0.9])
+    assert curve.name.endswith(", 1 ps")
+    # A run that is no job is one worker, too; without any, the fewest workers are the base.
+    (curve,) = curves(full_runs(80), *with_ps, scaled=WORKERS)
+    assert curve.efficiency(curve.members[0]) == pytest.approx(90 / 80)
+    (curve,) = curves(*with_ps, scaled=WORKERS)
+    assert (curve.base.worker_count, len(curve.points)) == (2, 2)
+
+
+def test_devices_scale_in_jobs_of_equally_many_workers(jobs):
+    grid = [(workers, devices) for workers in (1, 2) for devices in (1, 2)]
+    records = [jobs(100.0 * w**0.5 * d, w, devices=d) for w, d in grid]
+    one, two = curves(*records)
+    assert [count for count, *_ in one.points] == [1, 2]
+    assert [count for count, *_ in two.points] == [2, 4]
+    assert two.efficiency(two.members[-1]) == pytest.approx(1)
+    one, two = curves(*records, scaled=WORKERS)
+    assert [count for count, *_ in (*one.points, *two.points)] == [1, 2, 1, 2]
+    assert two.efficiency(two.members[-1]) == pytest.approx(2**-0.5)
+    # Numbers of parameter servers are no points of one curve.
+    assert curves(*(jobs(100.0, 2, ps=n) for n in (1, 2)), scaled=WORKERS) == []
+
+
+def test_devices_and_workers_have_tables_and_charts_of_their_own(full_runs, jobs):
+    devices = [full_runs(100.0 * n**0.5, devices=n, flags=REPLICATED) for n in (1, 2)]
+    report = report_of(*devices, *(jobs(100.0 * n**0.5, n) for n in (1, 2, 4)))
+    assert [row["devices"] for row in rows(report, "scaling")] == ["1", "2"]
+    found = rows(report, "scaling", 1)
+    assert [row["workers"] for row in found] == ["1", "2", "4"]
+    assert [row["median images/sec per worker"] for row in found] == ["100.0", "70.71", "50.00"]
+    assert [row["efficiency"] for row in found] == ["100.0 %", "70.7 %", "50.0 %"]
+    assert {row["against"] for row in found} == {
+        "lenet, batch 8, 1 cpu, collective_all_reduce, 1 worker"
+    }
+    (chart,) = charts(report, "over workers")
+    assert (chart.x.label, chart.x.ticks) == ("workers", (1.0, 2.0, 4.0))
+    assert [one.reference for one in chart.series] == [False, True]
+    for name in ("html", "markdown"):
+        text = render(report, name)
+        assert "efficiency is images/sec per worker" in text
+        assert "median images/sec per worker" in text
+
+
+@pytest.mark.parametrize(
+    ("device", "hosts", "told"), [("cpu", 1, 1), ("cpu", 2, 1), ("cpu", 3, 0), ("gpu", 1, 0)]
+)
+def test_workers_of_one_machine_share_its_cores(jobs, device, hosts, told):
+    records = [
+        jobs(100.0 * n, n, hosts=hosts, flags={**COLLECTIVE, "device": device}) for n in (1, 3)
+    ]
+    blocks = section(report_of(*records), "scaling").blocks
+    unsure = [one for one in blocks if isinstance(one, Paragraph) and one.tone == "unsure"]
+    assert len(unsure) == told
+
+
+def test_a_table_of_configurations_has_both_efficiencies(full_runs, jobs):
+    devices = [full_runs(100.0 * n**0.5, devices=n, flags=REPLICATED) for n in (1, 2)]
+    results = gather(Loaded((*devices, jobs(100.0, 1), jobs(160.0, 2)), ()))
+    found = {
+        (row["variable_update"], row["devices"]): (
+            row["scaling_efficiency"],
+            row["worker_scaling_efficiency"],
+        )
+        for row in configuration_rows(results)
+    }
+    assert found == {
+        ("replicated", 1): (1, None),
+        ("replicated", 2): (pytest.approx(2**-0.5), None),
+        ("collective_all_reduce", 1): (None, 1),
+        ("collective_all_reduce", 2): (None, pytest.approx(0.8)),
+    }
