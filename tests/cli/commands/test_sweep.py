@@ -186,3 +186,32 @@ def test_end_to_end(in_folder, capfd, loaded_processes):
     assert {record.status for record in loaded.records} == {"ok"}
     assert sorted(record.placement.num_towers for record in loaded.records) == [1, 2]
     assert {len(record.step_seconds) for record in loaded.records} == {3}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_jobs_of_one_and_two_workers(call, in_folder, monkeypatch):
+    """Real jobs of the shipped suite: measured, not measured again, and reported."""
+    monkeypatch.setattr("sys.argv", ["cnnbench"])
+    suite = ["sweep", "scaling", "--results=r", "--repeats=1", "--resume"]
+    flags = "--model=trivial --data_name=cifar10 --device=cpu --batch_size=2 --num_batches=3"
+    behind = ["--", *flags.split(), "--num_warmup_batches=1", "--peak_flops=1e12"]
+    (row,) = call(*suite, "--filter=workers=2.*ps=1", *behind).out.splitlines()[1:2]
+    assert row.startswith("workers workers=2 variable_update=parameter_server ps=1 ")
+    out, err = call(*suite, "--filter=workers=1|workers=2.*ps=1", *behind)
+    assert "1 of 2 runs are done already" in err
+    assert [line.split()[1] for line in out.splitlines()[1:3]] == ["workers=1", "workers=2"]
+    records = {record.sweep["case"]: record for record in load_records(["r"]).records}
+    placed = {case: (run.placement.num_workers, run.status) for case, run in records.items()}
+    assert placed == {
+        "workers workers=1 variable_update=collective_all_reduce": (1, "ok"),
+        "workers workers=2 variable_update=parameter_server ps=1": (2, "ok"),
+    }
+    page = call("report", "r", "--format=markdown").out.replace("\\_", "_")
+    section = page.partition("\n## Scaling\n")[2].partition("\n## ")[0]
+    _, _, *rows = re.findall(r"^\|.*", section, re.M)
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert [row[1] for row in cells] == ["1", "2"]
+    assert cells[0][4] == "100.0 %"
+    assert {row[5] for row in cells} == {"trivial, cifar10, batch 2, 1 cpu, collective_all_reduce"}
+    assert "Workers on one machine share its cores" in section
