@@ -491,16 +491,9 @@ compare records records --fail_on=never,slower | --fail_on
 compare records records --fail_on=changed --allow_changed_work | --fail_on
 compare records records --tresholds=1 | --tresholds
 
-ab | --a
-ab --a=--model=lenet --b=--model=lenet | --a
-ab --a=--display_every=5 --b=--tf_random_seed=1 | --a
 ab --resume | --resume
 ab --resume --results=none | --results
 ab --resume --results=nested | --results
-ab --a_env=X=1 --b_env=X=1 | --a
-ab --a_checkout=.. --b_checkout=.. | --a
-ab --a_checkout=v1 --b_checkout=main | --a
-ab --aa --b=--xla | --b
 compare a b --quiet_conditions=noise | --quiet_conditions
 ab --a=--modell=lenet | --modell
 ab "--a=--num_gpus='1" | --a
@@ -570,6 +563,11 @@ explain a.json empty | empty
 explain a.json x.json | x.json
 explain a.json b.json --output=a.json | --output
 explain -- --model=lenet | --a
+explain --a=--model=lenet --b=--model=lenet | --a
+explain --a=--display_every=5 --b=--tf_random_seed=1 | --a
+explain --a_env=X=1 --b_env=X=1 | --a
+explain --a_checkout=.. --b_checkout=.. | --a
+explain --a_checkout=v1 --b_checkout=main | --a
 explain --b=--profile_json=x -- --model=lenet | --profile_json
 explain --workers=2 --b=--xla -- --variable_update=parameter_server | --ps
 

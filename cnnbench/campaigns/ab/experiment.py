@@ -80,7 +80,7 @@ class Experiment(Settings):
     """The settings of an experiment that compares A and B in pairs of processes.
 
     Attributes:
-      a, b: A (BASE) and B (NEW). In an A/A measurement, they have the same subject.
+      a, b: A (BASE) and B (NEW).
       given: values of the given flags of `cnnbench ab`, by name, as JSON values. The values of
         environment variables are left out: they may be secrets.
       common: flags that were given for both A and B.
@@ -97,7 +97,6 @@ class Experiment(Settings):
       timed_seconds: seconds of timed steps in each process, from which the number of steps is
         computed after the burn-in; None to choose the seconds from the noise, 0 if the flags of A
         and B determine the number of steps.
-      is_aa: whether the experiment is an A/A measurement, which passes whatever the verdict.
       criteria: by what the pairs are judged, without the interim analyses. The alpha of the policy
         is the level of all interim analyses together.
     """
@@ -116,7 +115,6 @@ class Experiment(Settings):
     timeout: float
     turn_seconds: float = 0.0
     timed_seconds: float | None = 0.0
-    is_aa: bool = False
     criteria: Criteria = field(default_factory=Criteria)
 
     def with_sides(self, sides: Mapping[str, AbSide]) -> Experiment:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from cnnbench.base.terminal import ChildProcessReporter, print_notice
 from cnnbench.campaigns.ab.asking import resolve_flags, supports
+from cnnbench.campaigns.ab.experiment import SIDES
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
 from cnnbench.campaigns.ab.side import RESERVED, AbSide, refuse_flags
 from cnnbench.campaigns.ab.worktree import worktree
@@ -18,16 +19,14 @@ from cnnbench.machine.repository import uncommitted_changes_text
 
 @contextlib.contextmanager
 def opened_sides(
-    made: Sequence[AbSide], names: Sequence[str], reporter: ChildProcessReporter, advice: str
+    made: Sequence[AbSide], reporter: ChildProcessReporter, refuse_equal: bool
 ) -> Iterator[dict[str, AbSide]]:
     """Context manager: yields A and B, of which `made` has the flags, with temporary worktrees of
     their commits, resolved flags and the measured code.
 
-    Raises UsageError for invalid flags, as far as this version knows the flags, if A and B are
-    equal (`advice` ends the message), and if they load the same files although these should differ.
-
-    Args:
-      names: "a" and "b", or twice the same for an A/A measurement.
+    Raises UsageError for invalid flags, as far as this version knows the flags, and if A and B load
+    the same files although these should differ. If A and B have the same flags and code, raises
+    UsageError with `refuse_equal`, otherwise prints a notice.
     """
     with contextlib.ExitStack() as stack:
         placed = []
@@ -48,26 +47,29 @@ def opened_sides(
         for notice in dict.fromkeys((*a.resolved.notices, *b.resolved.notices)):
             reporter.notice(notice)
         measured = []
-        for side, name in zip((a, b), names, strict=True):
+        for side, name in zip((a, b), SIDES, strict=True):
             subject = repository.measured_code(side.config, side.checkout, side.resolved.parts)
             measured.append(replace(side, subject=replace(subject, side=name)))
         a, b = measured
-        if len(set(names)) > 1:
-            _refuse_equal(a, b, advice)
+        if text := _equal_sides_text(a, b):
+            if refuse_equal:
+                raise UsageError(text)
+            reporter.notice(text)
         both = {"a": a, "b": b}
         refuse_shared_code(both)
         yield both
 
 
-def _refuse_equal(a: AbSide, b: AbSide, advice: str) -> None:
+def _equal_sides_text(a: AbSide, b: AbSide) -> str:
+    """Says that A and B have the same flags and code; "" if they differ."""
     configs = [side.resolved.identity for side in (a, b)]
     code = a.code_name
     same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
     same_code = (a.python, a.variables, code) == (b.python, b.variables, b.code_name)
     if not (same_flags and same_code):
-        return
+        return ""
     what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
-    raise UsageError(
-        f"A and B are the same{what}; use --a and --b, --a_python, --a_checkout or "
-        f"--a_env to make them differ{advice}"
+    return (
+        f"A and B are the same{what}; use --a and --b, --a_python, --a_checkout or --a_env to make "
+        "them differ"
     )

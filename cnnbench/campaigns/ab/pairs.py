@@ -187,7 +187,7 @@ class ExperimentRunner:
             notice(f"{name.upper()}: {side.description()}")
         most, share = self.analyses.most_pairs, experiment.smallest_alpha_share
         needed = processes_needed(experiment.criteria.policy, paired=True, share=share)
-        if most < needed and not experiment.is_aa:
+        if most < needed:
             print_warning(f"a verdict needs at least {needed} pairs, not {most}", "pairs")
         notice(f"at most {most} pairs, seed {experiment.seed}, in {self.results.folder}")
 

@@ -33,7 +33,7 @@ from cnnbench.campaigns.processes import (
     read_record,
     settings_path,
 )
-from cnnbench.errors import ExitCode, PathError
+from cnnbench.errors import PathError
 from cnnbench.judge.compare import Comparison, Criteria, compare_records, load_records
 from cnnbench.judge.compare.result import without_tests
 from cnnbench.records.codec import decode
@@ -156,8 +156,6 @@ class ExperimentState:
         is_judged = self.has_clear_verdict if end is None else end["judged"]
         if not is_judged:
             comparison = stopped_before_verdict(comparison, len(base))
-        elif self.experiment.is_aa:
-            comparison = replace(comparison, ends_with=ExitCode.OK)
         with contextlib.suppress(LookupError, ValueError):
             *_, note = (event for event in self.events if event.get("note") == EXPLANATION)
             comparison = replace(comparison, explanation=Explanation.from_dict(note["document"]))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from cnnbench.campaigns.ab.experiment import MOST_PAIRS
 from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
 from cnnbench.cli.commands.campaign_flags import CampaignFlags
-from cnnbench.cli.commands.command_lines import VARIABLES
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobLayoutFlags
 from cnnbench.cli.commands.sides import SideFlags
-from cnnbench.errors import FlagError
 from cnnbench.flags import flag, specs_of
 
 
@@ -57,11 +54,6 @@ class AbFlags(JobLayoutFlags, SideFlags, CampaignFlags, JudgingFlags):
         "other. auto: turns if possible.",
         choices=("alternate", "turns", "auto"),
     )
-    aa: bool = flag(
-        False,
-        "Measure side A twice, to see how much runs of the same configuration differ. All pairs "
-        "are run. cnnbench compare and ab can use the results: --baseline_aa=DIR.",
-    )
     explain: str = flag(
         "auto",
         "Profile a few more processes of A and of B, and name the layers and causes of the "
@@ -69,13 +61,6 @@ class AbFlags(JobLayoutFlags, SideFlags, CampaignFlags, JudgingFlags):
         choices=("auto", "always", "never"),
         alone="auto",
     )
-
-    def check_flags_of_aa(self, given: Collection[str]) -> None:
-        """Raises FlagError for given flags that cannot be used with --aa."""
-        for name in ("b", "b_python", "b_checkout", "b_env"):
-            if name in given:
-                value = "..." if name in VARIABLES else getattr(self, name)
-                raise FlagError(name, value, "--aa measures side A twice, so leave this flag out")
 
 
 SECTIONS = {

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cnnbench.base.terminal import print_notice, print_result
-from cnnbench.base.text import count_text, format_duration
+from cnnbench.base.text import format_duration
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
 from cnnbench.campaigns.ab.sessions import find_experiment
 from cnnbench.campaigns.launch import flags_to_arguments
@@ -25,7 +25,6 @@ from cnnbench.cli.commands.next_steps import (
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Comparison, Policy
 from cnnbench.judge.compare.comparability import unknown_fact_names
-from cnnbench.judge.compare.estimate import aa_spread_of_runs, usable_values
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.files import write_text
 
@@ -38,7 +37,7 @@ def report_experiment(judged: Comparison, runner: ExperimentRunner, options: AbF
 
     Returns the exit code. Raises KeyboardInterrupt if the experiment was interrupted.
     """
-    code = ExitCode.OK if options.aa else judged.exit_code
+    code = judged.exit_code
     if runner.failure:
         code = ExitCode.FAILED
     if runner.interrupted:
@@ -57,13 +56,6 @@ def report_experiment(judged: Comparison, runner: ExperimentRunner, options: AbF
         write_gate_reports(results.folder.parent, comparison, results.folder.name)
     if runner.failure:
         reporter.error(f"{runner.failure}; see {results.log_path('*')}")
-    if options.aa and not runner.failure:
-        for line in _aa_spread_lines(runner.comparison, experiment.criteria.policy):
-            reporter.notice(line)
-        reporter.notice(
-            "to use this A/A experiment in a comparison: cnnbench compare BASE NEW "
-            f"--baseline_aa={shlex.quote(str(results.folder))}"
-        )
     if runner.comparison.entries and runner.is_judged:
         line = shlex.join(command_to_judge_again(runner, options))
         reporter.notice(f"to judge the records again: {line}")
@@ -86,7 +78,7 @@ def _next_command(
     `enough` is the number of pairs that should give a verdict, or 0; `repeat` is the command line
     of a new experiment with this number of pairs.
     """
-    if options.aa or runner.failure:
+    if runner.failure:
         return "", 0
     state = find_experiment(runner.results.folder)
     if state is None:
@@ -136,17 +128,3 @@ def command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[s
     }
     words = flags_to_arguments({name: value for name, value in flags.items() if value})
     return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *words]
-
-
-def _aa_spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
-    """Lines with the A/A spread of each metric: how much equal runs differ."""
-    records = [run for entry in comparison.entries for run in entry.runs]
-    lines = []
-    for metric in comparison.metrics:
-        spread = aa_spread_of_runs(records, metric, policy)
-        if spread is not None:
-            noise = metric.change_text(spread, signed=False)
-            processes = count_text(len(usable_values(records, metric)), "process", "processes")
-            deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
-            lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
-    return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]

@@ -69,8 +69,6 @@ def run_experiment(
         values, common = _values_to_resume(earlier, values), earlier.experiment.common
     options = AbFlags(**choose_format({**values}, SPECS))
     options.check_values()
-    if options.aa:
-        options.check_flags_of_aa(values)
     if earlier is None:
         experiment = _new_experiment(values, common, repeat, options)
     else:  # Only what belongs to one session may differ.
@@ -82,9 +80,7 @@ def run_experiment(
     allowed = [name for name in options.allowed_differences if not name.startswith("env_")]
     check_fact_names(allowed, aa or ())
     reporter = ChildProcessReporter(sys.stderr)
-    layout, names = options.multi_process_layout, "aa" if options.aa else "ab"
-    advice = ", or measure one of them twice with --aa"
-    with sides.open_sides(options, layout, common, reporter, names, advice) as both:
+    with sides.open_sides(options, options.multi_process_layout, common, reporter) as both:
         if earlier is None:
             why_not = partial(why_not_interleavable, both)
             turns = choose_slice_seconds(options.pairing, why_not, reporter)
@@ -119,11 +115,10 @@ def _new_experiment(
         repeat=repeat,
         seed=options.resolve_seed(AB, options.results or ""),
         most_pairs=options.pairs,
-        sequential=options.sequential and not options.aa,
+        sequential=options.sequential,
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
-        is_aa=options.aa,
         criteria=options.criteria(),
     )
 
@@ -148,7 +143,7 @@ def _to_resume(values: Mapping[str, Any], common: Sequence[str]) -> ExperimentSt
     if common and tuple(common) != experiment.common:
         raise UsageError(f"{shlex.join(common)!r} after -- {other}")
     if earlier.past_analyses and not experiment.sequential:
-        reason = f"the experiment in {place} is judged once (--nosequential, --aa): begin a new one"
+        reason = f"the experiment in {place} is judged once (--nosequential): begin a new one"
         raise FlagError("resume", "true", reason)
     for side, own in AbFlags(**values).environment_variables.items():
         had = getattr(experiment, side).variables
@@ -188,7 +183,7 @@ def _explain_verdict(runner: ExperimentRunner, options: AbFlags) -> Comparison:
     if not runner.is_judged:
         return judged
     wanted = options.explain == "always"
-    if options.explain == "auto" and not options.aa:
+    if options.explain == "auto":
         entries = judged.deciding_configurations
         asked = [result for entry in entries for result in entry.requested_results]
         verdicts = {result.verdict for result in asked}

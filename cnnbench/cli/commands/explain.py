@@ -158,7 +158,8 @@ def _load_profiles(text: str) -> list[StepProfile]:
 
 def _explain(options: ExplainFlags, common: Sequence[str]) -> Explanation:
     reporter = ChildProcessReporter(sys.stderr)
-    with open_sides(options, options.multi_process_layout, common, reporter) as both:
+    layout = options.multi_process_layout
+    with open_sides(options, layout, common, reporter, refuse_equal=True) as both:
         name = results_folder(options.results, "explain")
         with ResultsFolder(PROFILES_OF_SIDES, name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)

@@ -113,7 +113,7 @@ class GateFlags(AbFlags):
 
 
 # `cnnbench gate` compares two commits, so flags that define A and B otherwise are refused.
-_NOT_OF_GATES = {spec.name for spec in specs_of(SideFlags)} | {"aa"}
+_NOT_OF_GATES = {spec.name for spec in specs_of(SideFlags)}
 _SECTIONS = {"init": "What to do", **SECTIONS}
 _FLAGS = {
     title: tuple(spec for spec in specs if spec.name not in _NOT_OF_GATES)

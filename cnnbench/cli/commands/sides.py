@@ -78,23 +78,17 @@ def open_sides(
     layout: JobLayout | None,
     common: Sequence[str],
     reporter: ChildProcessReporter,
-    names: Sequence[str] = SIDES,
-    advice: str = "",
+    refuse_equal: bool = False,
 ) -> AbstractContextManager[dict[str, AbSide]]:
     """Creates A and B from their flags. Returns the context manager that opens them; see
-    `opened_sides`.
-
-    Args:
-      common: flags of the runs of both.
-      names: beginnings of the names of the flags that define A and B: two different ones, or twice
-        the same for an A/A measurement.
+    `opened_sides`. `common` contains the flags of the runs of both.
     """
     values = options.environment_variables
     made = [
         _side_of_flags(options, common, name, layout=layout, variables=values[name])
-        for name in names
+        for name in SIDES
     ]
-    return opened_sides(made, names, reporter, advice)
+    return opened_sides(made, reporter, refuse_equal)
 
 
 def _side_of_flags(options: SideFlags, common: Sequence[str], name: str, **more: Any) -> AbSide:

@@ -341,8 +341,8 @@ class Verdicts:
       same_code: the two commits, if they were not measured because their code is the same; absent
         otherwise.
       names: names of BASE and NEW in sentences.
-      ends_with: exit code that replaces the exit code of the verdicts, for an A/A or interrupted
-        measurement.
+      ends_with: exit code that replaces the exit code of the verdicts, for a measurement that was
+        interrupted or failed.
     """
 
     paired: bool = False

@@ -216,8 +216,6 @@ def exit_code_meaning(comparison: Comparison) -> str:
     code = comparison.exit_code
     if comparison.same_code is not None:
         return "the measured code is the same"
-    if code == 0 and replace(comparison, ends_with=None).exit_code:
-        return "an A/A measurement, whatever the verdict"
     if code == 1:
         return " and ".join(_FAILURES[word] for word in comparison.failed_on)
     if code == 0 and any(

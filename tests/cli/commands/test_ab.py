@@ -46,8 +46,7 @@ def ab(call, fake_python, quick_processes, quick_answers, tmp_path, monkeypatch)
 
     def ab(*flags, a=None, b=None, results="results", code=None):
         words = [f"--a_python={fake_python}", "--burn_in=0", f"--results={results}"]
-        words.append("--pairing=alternate")
-        words += [*told(a=a)] if "--aa" in flags else [f"--b_python={fake_python}", *told(a=a, b=b)]
+        words += [f"--b_python={fake_python}", "--pairing=alternate", *told(a=a, b=b)]
         return call("ab", *words, *flags, code=code)
 
     return ab
@@ -389,26 +388,13 @@ def test_a_half_that_counts_is_measured_again_with_a_half_that_is_lost(ab, call,
     assert len(document["ab"]["lost"]) == 1
 
 
-@pytest.mark.slow
-def test_aa_measures_the_spread_that_compare_takes(ab, call, transcript):
-    # So noisy that no verdict comes of it: of A/A measurements that is no matter.
-    done = ab("--aa", "--pairs=6", a={"scatter": 0.3}, code=0)
-    assert "? inconclusive" in done.out
-    transcript("exit code", done.out.splitlines()[-1])
-    # A side measured twice is one and the same.
-    records = load_records(["results"]).records
-    assert {one.subject.side for one in records} == {"a"}
-    page = call("report", "results", "--format=markdown").out
-    assert "An A/A measurement, whatever the verdict" in page
-    done = ab("--aa", "--pairs=6", results="aa", code=0)
-    transcript("spread", said(done, "A/A"), numbers=False)
-    done = ab("--baseline_aa=aa", "--format=json", b={"speed": 90}, results="judged", code=1)
-    (entry,) = json.loads(done.out)["configurations"]
-    assert 0 < entry["results"][0]["noise"] < 0.01
-    assert "--baseline_aa=aa" in from_files(done)
-    answer = json.loads(done.out)["answer"]
-    page = call("report", "judged", "--format=markdown").out
-    assert page.index("- 🔴 ") < page.index(f": {headline(answer)}")
+def test_equal_sides_are_an_experiment_like_any_other(ab, call, transcript):
+    same = {"salt": "both", "scatter": 0.001}
+    done = ab("--pairs=6", a=same, b=same, code=0)
+    transcript("notice", "".join(said(done, "are the same; ")))
+    assert done.out.startswith("B and A are the same: ")
+    assert {one.subject.side for one in load_records(["results"]).records} == {"a", "b"}
+    assert call(*from_files(done), code=0).out.startswith("B and A are the same: ")
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ def test_the_ending_of_a_format_that_a_command_lacks_is_refused(
 
 
 NEEDED = {
-    "ab": ["--aa", "--", "--model=trivial"],
+    "ab": ["--", "--model=trivial"],
     "compare": ["base", "new"],
     "explain": [],
     "history": ["base"],

@@ -195,14 +195,11 @@ def test_meanings_of_the_exit_code_differ(compared):
         "failed": judged_as(found, "failed"),
         "interrupted": replace(found, ends_with=ExitCode.INTERRUPTED),
         "same code": replace(slower, same_code=SameCode(base="a", new="b")),
-        "A/A": replace(slower, ends_with=ExitCode.OK),
         "accepted": replace(slower, entries=(replace(entry, results=results),)),
         "not named": replace(slower, fail_on=()),
     }
     meanings = {title: exit_code_meaning(one) for title, one in cases.items()}
     assert len({*meanings.values()}) == len(cases)
-    # An A/A measurement without a change is as any other.
-    assert exit_code_meaning(replace(found, ends_with=ExitCode.OK)) == meanings["ok"]
     both = judged_as(compared({"a": 1.0, "b": 1.0}), "slower", "changed work")
     assert exit_code_meaning(both) == f"{meanings['regression']} and {meanings['changed']}"
 
