@@ -57,8 +57,8 @@ FAULTS = {
         "tests/base/stats tests/judge/compare",
     ),
     "the floor of changes is ignored": Fault(
-        "        floor=floor,\n        margin=margin,",
-        "        floor=0.0,\n        margin=margin,",
+        "        floor=smallest_relevant_change(samples, policy),",
+        "        floor=0.0,",
         "tests/judge/compare",
     ),
     "decay is not multiplied by the towers": Fault(

@@ -27,7 +27,7 @@ from cnnbench.base.inference import (
 from cnnbench.base.slow_steps import excess_shares
 from cnnbench.base.stats import median
 from cnnbench.base.text import percent
-from cnnbench.judge.compare import Policy, Samples, Verdict, aa_spread
+from cnnbench.judge.compare import Policy, Samples, Verdict
 from cnnbench.judge.compare.disturbance import log_ratio_of_slices
 from cnnbench.judge.metrics.judged import CPU_TIME
 from validation.pool import BASES, SLOWED, Process
@@ -214,8 +214,8 @@ def conditions(rounds: Sequence[Round]) -> list[str]:
         f"{median(p.seconds for p in processes):.1f} s each; "
         f"median step {median(steps):.2f} ms, from {steps[0]:.2f} to {steps[-1]:.2f} ms",
         f"- scatter of like processes: {percent(standard_deviation([*map(math.log, like)]))} "
-        f"(standard deviation of logarithms; A/A spread {percent(aa_spread(like, POLICY))}), of "
-        f"their quotients within a round {percent(standard_deviation(apart))}",
+        f"(standard deviation of logarithms), of their "
+        f"quotients within a round {percent(standard_deviation(apart))}",
         f"- load before a process: median {median(loads):.2f}, at most {loads[-1]:.2f}",
     ]
     if others:

@@ -484,8 +484,6 @@ compare records records --output=records/0.json --format=json | --output
 compare records/0.json records/0.json --output=records/0.json | --output
 compare records records --allow_different=cpu_modle | --allow_different
 compare records records --allow_different=iters_per_stop | --allow_different
-compare records records --baseline_aa=gone | --baseline_aa
-compare records records --baseline_aa=empty | --baseline_aa
 compare records records --fail_on=step | --fail_on
 compare records records --fail_on=never,slower | --fail_on
 compare records records --fail_on=changed --allow_changed_work | --fail_on
@@ -521,7 +519,6 @@ ab --a_python=python3 --b=--flagfile=ff | --result_csv
 ab --b=--model=nosuch | --model
 ab --pairing=turns --b=--xla -- --device=gpu | --pairing
 ab --allow_different=cpu_modell | --allow_different
-ab --baseline_aa=nowhere | --baseline_aa
 ab -- --batch_size=-1 | --batch_size
 ab -- --result_json=x.json | --result_json
 ab -- run --model=nosuch | --model

@@ -5,7 +5,7 @@ records of A and B are a pair. ``discarded`` contains the records of burn-in pro
 incomplete pairs, ``logs`` the output of the processes, ``explain`` the profiles that are measured
 later, ``settings.json`` the `Experiment`, and ``events.jsonl`` the journal. ``cnnbench compare
 DIR/a DIR/b --paired`` reads the directory. Only records that are used are named ``*.json``, because
-``--baseline_aa=DIR`` reads the whole directory.
+commands such as ``cnnbench history DIR`` read the whole directory.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from cnnbench.base.inference import (
 )
 from cnnbench.base.lazy_numpy import NDArray, np
 from cnnbench.judge.compare import Comparison, Verdict
-from cnnbench.judge.compare.estimate import Samples, floor_and_margin, log_or_value
+from cnnbench.judge.compare.estimate import Samples, log_or_value, smallest_relevant_change
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.policy import Policy
 
@@ -61,10 +61,8 @@ def clear_verdict_probability(
     so_far = np.asarray(
         [log_or_value(new, metric) - log_or_value(base, metric) for base, new in pairs]
     )
-    floor, margin = (
-        log_or_value(1 + limit, metric) if metric.relative else limit
-        for limit in floor_and_margin(samples, policy)
-    )
+    floor = smallest_relevant_change(samples, policy)
+    floor = log_or_value(1 + floor, metric) if metric.relative else floor
     alpha = policy.alpha_share * policy.alpha
     made = [analysis for analysis in samples.looks if analysis.pairs <= len(so_far)]
     levels = nominal_levels((*made, *later_analyses), alpha)[len(made) :]
@@ -76,7 +74,7 @@ def clear_verdict_probability(
             clear |= (low > floor) | (high < -floor)
         else:
             clear |= (low * high > 0) & (np.abs(centre) >= floor)
-        is_excluded = {"higher": high <= margin, "lower": low >= -margin}
+        is_excluded = {"higher": high <= floor, "lower": low >= -floor}
         names = [
             "lower" if (word == "slower") == metric.higher_is_better else "higher"
             for word in policy.questions

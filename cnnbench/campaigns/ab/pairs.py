@@ -87,7 +87,6 @@ class ExperimentRunner:
       experiment: the settings. If the folder contains the experiment, its earlier sessions are
         continued, up to the new maximum number of pairs.
       sides: A and B.
-      aa: runs of an A/A measurement, from which the noise is estimated.
       is_time_up: whether the experiment ends before a pair, given its number and the mean seconds
         of the pairs so far (0 before the first one).
 
@@ -112,14 +111,12 @@ class ExperimentRunner:
         sides: Mapping[str, AbSide],
         results: ResultsFolder,
         campaign: Campaign,
-        aa: tuple[RunRecord, ...] | None = None,
         is_time_up: Callable[[int, float], bool] = lambda pair, seconds: False,
     ) -> None:
         self.experiment = experiment
         self.sides = sides
         self.results = results
         self.campaign = campaign
-        self.aa = aa
         self._is_time_up = is_time_up
         self._state = find_experiment(results.folder) if results.resume else None
         self.analyses = plan_analyses(self.experiment, self._state)
@@ -360,7 +357,7 @@ class ExperimentRunner:
     def _compare(self) -> Comparison:
         records, pairs = self.records, len(self.records["a"])
         looks, plan = self.analyses.up_to(pairs), self.analyses.schedule_after(pairs)
-        return compare_pairs(self.experiment, records["a"], records["b"], looks, plan, self.aa)
+        return compare_pairs(self.experiment, records["a"], records["b"], looks, plan)
 
     @property
     def seconds_per_pair(self) -> float | None:

@@ -136,8 +136,7 @@ class ExperimentState:
         Further pairs are judged by `further_schedule` or, if `judge_together`, once,
         together with existing pairs. `fail_on` replaces the words of the experiment's --fail_on.
         If the last session was killed, or stopped before an analysis, the comparison contains no
-        tests. None if no pair is complete. The A/A spread has no part in verdicts on pairs, so its
-        records are not needed.
+        tests. None if no pair is complete.
         """
         end = self.last_end_event
         if end is not None:
@@ -283,8 +282,7 @@ def compare_pairs(
     new: Sequence[RunRecord],
     looks: tuple[InterimAnalysis, ...],
     plan: AnalysisSchedule | None,
-    aa: Sequence[RunRecord] | None = None,
 ) -> Comparison:
     """Judges pairs of an experiment. See `Criteria` for `looks` and `plan`."""
     criteria = replace(experiment.criteria, paired=True, looks=looks, plan=plan)
-    return compare_records(base, new, criteria, aa=aa, labels=experiment.labels)
+    return compare_records(base, new, criteria, labels=experiment.labels)

@@ -119,7 +119,6 @@ def command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[s
         "alpha": None if policy.alpha == usual.alpha else repr(policy.alpha),
         "threshold": repr(options.threshold) if policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
-        "baseline_aa": options.baseline_aa,
         "metrics": ",".join(criteria.metrics or ()),
         "fail_on": ",".join(options.fail_on or ()),
         "rules": options.rules,

@@ -74,11 +74,9 @@ def run_experiment(
     else:  # Only what belongs to one session may differ.
         criteria = options.criteria(earlier.experiment.criteria.rules)
         experiment = replace(earlier.experiment, most_pairs=options.pairs, criteria=criteria)
-    loaded = options.load_aa_records(include_reductions=False)
-    aa = None if loaded is None else loaded.records
     # Which environment variables there are is known only from the records of A and B.
     allowed = [name for name in options.allowed_differences if not name.startswith("env_")]
-    check_fact_names(allowed, aa or ())
+    check_fact_names(allowed)
     reporter = ChildProcessReporter(sys.stderr)
     with sides.open_sides(options, options.multi_process_layout, common, reporter) as both:
         if earlier is None:
@@ -97,7 +95,7 @@ def run_experiment(
             seed=experiment.seed,
             cool_down=experiment.cool_down,
         ) as (results, campaign, _):
-            runner = ExperimentRunner(experiment, both, results, campaign, aa)
+            runner = ExperimentRunner(experiment, both, results, campaign)
             campaign.run_requests(runner.requests())
             judged = _explain_verdict(runner, options)
         return report_experiment(judged, runner, options)

@@ -99,10 +99,9 @@ def _compare_sides(
 ) -> Comparison:
     """Compares the records of BASE and NEW, which were read from `paths`."""
     base, new = sides
-    aa = options.load_aa_records()
     check_fact_names(options.allowed_differences, base.all_records, new.all_records)
     warn_of_unknown_commits(record.subject for record in (*base.all_records, *new.all_records))
-    skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))
+    skipped = (*base.skipped, *new.skipped)
     criteria = replace(
         options.criteria(rules),
         paired=options.paired,
@@ -117,7 +116,6 @@ def _compare_sides(
         base.all_records,
         new.all_records,
         criteria,
-        aa=None if aa is None else aa.all_records,
         labels=(paths[0], paths[1]),
         skipped=tuple({file.path: file for file in skipped}.values()),
     )

@@ -118,12 +118,6 @@ class JudgingFlags:
         "Accept all regressions of NEW, for this reason: they are shown, but do not set exit code "
         "1. A CI workflow gives this flag if a pull request has a label (cnnbench docs ci).",
     )
-    baseline_aa: str | None = flag(
-        None,
-        "Runs of an A/A measurement. Without pairs, a change must exceed their differences. "
-        "The verdict on pairs does not depend on them.",
-        path="folder",
-    )
     format: str = declare_format_flag(
         (*FORMATS, "html"),
         "What to print. If not given, the ending of --output names the format: .html, .md, .json "
@@ -133,7 +127,7 @@ class JudgingFlags:
         "Write the output to this file; the table goes to stdout."
     )
 
-    def check_values(self, inputs: Iterable[str | None] = ()) -> None:
+    def check_values(self, inputs: Iterable[str] = ()) -> None:
         """Raises FlagError for unknown metrics, an invalid --fail_on, or an unwritable output."""
         if "changed" in (parse_fail_on(self.fail_on) or ()) and self.allow_changed_work:
             reason = "contradicts --allow_changed_work; leave out one of them"
@@ -148,7 +142,7 @@ class JudgingFlags:
                 raise FlagError("metrics", name, reason)
         check_outputs(
             [OutputFile("output", self.output)],
-            (*inputs, self.baseline_aa, *rules_paths(self.rules), *self.plugin),
+            (*inputs, *rules_paths(self.rules), *self.plugin),
         )
 
     @property
@@ -180,16 +174,6 @@ class JudgingFlags:
             fail_on=parse_fail_on(self.fail_on),
             rules=self.load_rules() if rules is None else self._with_accept(rules),
         )
-
-    def load_aa_records(self, include_reductions: bool = True) -> Loaded | None:
-        """Reads the A/A runs in --baseline_aa; None without it. See also `load_records_of_side`."""
-        if self.baseline_aa is None:
-            return None
-
-        try:
-            return load_records_of_side(self.baseline_aa, include_reductions)
-        except PathError as error:
-            raise FlagError("baseline_aa", error.path, error.reason) from None
 
     def load_rules(self) -> Rules:
         """Reads the rules in --rules or in the current folder (docs/rules.md).
@@ -238,15 +222,13 @@ def _html_page(comparison: Comparison, allreduces: Sequence[AllReduceRecord]) ->
     return report.render(page, "html", ProgressLine())
 
 
-def load_records_of_side(path: str, include_reductions: bool = True) -> Loaded:
+def load_records_of_side(path: str) -> Loaded:
     """Reads the records of BASE or of NEW from a file, a folder or a pattern.
 
-    Raises PathError if the path does not exist, or contains nothing that looks like a record. If
-    `include_reductions`, records of all-reduces are sufficient.
+    Raises PathError if the path does not exist, or contains nothing that looks like a record.
     """
     loaded = load_records([path])
-    wanted = loaded.all_records if include_reductions else loaded.records
-    if not wanted and not loaded.defects:
+    if not loaded.all_records and not loaded.defects:
         raise PathError(path, "no run records; cnnbench run --result_json=FILE writes them")
     return loaded
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from cnnbench.judge.compare.compare import compare_records
 from cnnbench.judge.compare.criteria import Criteria
-from cnnbench.judge.compare.estimate import Samples, aa_spread
+from cnnbench.judge.compare.estimate import Samples
 from cnnbench.judge.compare.judgement import Case, Judgement, Verdict, judge, judge_all
 from cnnbench.judge.compare.power import processes_needed
 from cnnbench.judge.compare.result import Comparison
@@ -35,7 +35,6 @@ __all__ = [
     "Samples",
     "SkippedFile",
     "Verdict",
-    "aa_spread",
     "compare_records",
     "judge",
     "judge_all",

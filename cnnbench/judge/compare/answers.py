@@ -170,10 +170,10 @@ def _tested_outcome(verdicts: Verdicts, entry: ComparedConfiguration, result: Me
 
 def _excess_text(result: MetricResult) -> str:
     """Returns text that says which threshold the change may exceed."""
-    margin = result.judgement.margin
-    if margin is None:
+    floor = result.judgement.floor
+    if floor is None:
         return ""
-    return phrases.OPEN_QUESTION.format(margin=result.metric.change_text(margin, signed=False))
+    return phrases.OPEN_QUESTION.format(floor=result.metric.change_text(floor, signed=False))
 
 
 def _all_pairs(result: MetricResult) -> str:

@@ -14,20 +14,18 @@ from typing import TypeAlias
 
 from cnnbench.base.inference import analyses_until
 from cnnbench.base.tables import natural_key
-from cnnbench.base.text import count_text
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import (
     MeasurementGroup,
-    differing_values_text,
     fact_differences,
     incomparable_outcome,
     incomplete_outcome,
     missing_metric_outcome,
 )
-from cnnbench.judge.compare.configuration import configuration_name, unique_names
+from cnnbench.judge.compare.configuration import unique_names
 from cnnbench.judge.compare.criteria import Criteria, share_alpha
 from cnnbench.judge.compare.disturbance import joint_judgement, with_cpu_time
-from cnnbench.judge.compare.estimate import Samples, aa_spread_of_runs
+from cnnbench.judge.compare.estimate import Samples
 from cnnbench.judge.compare.facts import NOTHING, UNKNOWN
 from cnnbench.judge.compare.judgement import Case, Judgement, Verdict, judge_all
 from cnnbench.judge.compare.matching import (
@@ -37,12 +35,12 @@ from cnnbench.judge.compare.matching import (
     match_groups,
 )
 from cnnbench.judge.compare.median_step import change_and_slow_steps
-from cnnbench.judge.compare.notes import MOST_NAMED, comparison_notes, left_out_notes
+from cnnbench.judge.compare.notes import comparison_notes, left_out_notes
 from cnnbench.judge.compare.result import Comparison
 from cnnbench.judge.compare.rows import records_to_measurements
 from cnnbench.judge.compare.verdicts import ComparedConfiguration, MetricResult
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT, metrics_to_judge
-from cnnbench.judge.metrics.measurement import CONTEXT, RUN, Measurement
+from cnnbench.judge.metrics.measurement import RUN
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.rules import Rules
 from cnnbench.records.all_reduce import AllReduceRecord
@@ -50,8 +48,8 @@ from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
 from cnnbench.records.run import RunRecord
 
-_Sides: TypeAlias = tuple[MeasurementGroup, MeasurementGroup, Sequence[Measurement]]
-"""The runs of one configuration in BASE and in NEW, and its A/A runs that can be used."""
+_Sides: TypeAlias = tuple[MeasurementGroup, MeasurementGroup]
+"""The runs of one configuration in BASE and in NEW."""
 
 _DEFAULT = Criteria()
 
@@ -61,7 +59,6 @@ def compare_records(
     new: Iterable[RunRecord | AllReduceRecord],
     criteria: Criteria = _DEFAULT,
     *,
-    aa: Iterable[RunRecord | AllReduceRecord] | None = None,
     labels: tuple[str, str] = ("BASE", "NEW"),
     skipped: Sequence[SkippedFile] = (),
 ) -> Comparison:
@@ -70,14 +67,13 @@ def compare_records(
     Args:
       base, new: records, one per process. Each row of an all-reduce record is a configuration.
       criteria: by what the records are judged.
-      aa: runs of an A/A measurement, from which the spread of each configuration is computed.
       labels: paths or names of BASE and NEW in the output.
       skipped: files that contain no usable record.
     """
     processes = (tuple(base), tuple(new))
-    matched, left_out, aa_notes = _match_runs(processes, aa or (), criteria)
-    by_key = unique_names([group.configuration for group, *_ in matched])
-    named = [(by_key[group.configuration.key], group.configuration.kind) for group, *_ in matched]
+    matched, left_out = _match_runs(processes, criteria)
+    by_key = unique_names([group.configuration for group, _ in matched])
+    named = [(by_key[group.configuration.key], group.configuration.kind) for group, _ in matched]
     shared = share_alpha(criteria, named)
     prepared = [
         _prepare_cases(sides, name, policies, criteria)
@@ -92,9 +88,9 @@ def compare_records(
     tested = [case.samples.paired for case in cases if case.known is None]
     unpaired = [
         len(before.records) + len(after.records) - len(entry.runs)
-        for (before, after, _), entry in zip(matched, entries, strict=True)
+        for (before, after), entry in zip(matched, entries, strict=True)
     ]
-    notes = comparison_notes(processes, entries, unpaired, rules, aa_notes)
+    notes = comparison_notes(processes, entries, unpaired, rules)
     is_paired = criteria.paired
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
@@ -118,8 +114,8 @@ def are_comparable(
     """Whether further runs like these may lead to a verdict: whether the runs succeeded, and only
     differ in what may differ. Nothing is tested.
     """
-    matched, *_ = _match_runs((tuple(base), tuple(new)), (), criteria)
-    for before, after, _ in matched:
+    matched, _ = _match_runs((tuple(base), tuple(new)), criteria)
+    for before, after in matched:
         unlike = fact_differences(before, after, criteria.patterns)
         if incomparable_outcome(before, after, unlike, THROUGHPUT) is not None:
             return False
@@ -127,28 +123,18 @@ def are_comparable(
 
 
 def _match_runs(
-    processes: Sequence[Sequence[RunRecord | AllReduceRecord]],
-    aa: Iterable[RunRecord | AllReduceRecord],
-    criteria: Criteria,
-) -> tuple[list[_Sides], list[str], list[str]]:
-    """Matches the runs of BASE, NEW and the A/A measurement by configuration. Returns the
-    configurations that have one of the metrics to judge, and two lists of notes.
-
-    The first list contains notes about configurations without these metrics. The second list
-    contains notes about A/A runs.
+    processes: Sequence[Sequence[RunRecord | AllReduceRecord]], criteria: Criteria
+) -> tuple[list[_Sides], list[str]]:
+    """Matches the runs of BASE and NEW by configuration. Returns the configurations that have one
+    of the metrics to judge, and notes about configurations without these metrics.
     """
     names, patterns = criteria.metric_names, criteria.patterns
-    sides = group_by_configuration(*records_to_measurements(*processes, aa, patterns=patterns))
-    base, new, alike = (
+    sides = group_by_configuration(*records_to_measurements(*processes, patterns=patterns))
+    base, new = (
         [group for group in side if metrics_to_judge(names, {group.configuration.kind})]
         for side in sides
     )
-    usable, notes = _usable_aa_runs(base, alike, criteria)
-    matched = [
-        (before, after, usable.get(before.configuration.key, ()))
-        for before, after in match_groups(base, new, patterns)
-    ]
-    return matched, left_out_notes(sides[:2], names), notes
+    return match_groups(base, new, patterns), left_out_notes(sides, names)
 
 
 def _prepare_cases(
@@ -161,7 +147,7 @@ def _prepare_cases(
       name: name of the configuration.
       policies: its metrics to judge, and how they are judged.
     """
-    (base, new, aa), rules = sides, criteria.applied_rules
+    (base, new), rules = sides, criteria.applied_rules
     pairs, is_paired = keep_complete_pairs(base, new), criteria.paired
     if is_paired is None:
         is_paired = pairs is not None and are_sides_of_experiment(base.records, new.records)
@@ -185,7 +171,6 @@ def _prepare_cases(
             *_values(*kept, metric),
             metric,
             paired=is_paired,
-            noise=aa_spread_of_runs(aa, metric, policy),
             looks=looks if policy.asked else (),
             plan=plan,
         )
@@ -201,7 +186,7 @@ def _prepare_cases(
         new=kept[1].records,
         differences=unlike,
     )
-    return entry, with_cpu_time(cases, *kept, aa)
+    return entry, with_cpu_time(cases, *kept)
 
 
 def _values(
@@ -257,44 +242,3 @@ def _shown_metrics(
     metrics = metrics_to_judge(names, {entry.configuration.kind for entry in entries} or {RUN})
     joint = any(result.is_joint for entry in entries for result in entry.results)
     return (*metrics, CPU_TIME) if joint and CPU_TIME not in metrics else metrics
-
-
-def _usable_aa_runs(
-    base: Sequence[MeasurementGroup], aa: Sequence[MeasurementGroup], criteria: Criteria
-) -> tuple[dict[str, Sequence[Measurement]], list[str]]:
-    """Returns the A/A runs that can be used for the configurations of `base`, as a mapping from
-    configuration key to runs, and notes on A/A runs that cannot be used.
-    """
-    by_key: dict[str, Sequence[Measurement]] = {}
-    refused: dict[str, list[str]] = {}
-    for group, other in match_groups(base, aa, criteria.patterns):
-        if not (group.records and other.records):
-            continue
-        reason = _why_unusable(group, other, criteria)
-        if reason is None:
-            by_key[group.configuration.key] = other.records
-        elif group.configuration.kind not in CONTEXT:
-            refused.setdefault(reason, []).append(configuration_name(group.configuration))
-    notes = []
-    for reason, names in refused.items():
-        if len(names) > MOST_NAMED:
-            names = [f"{names[0]} and {len(names) - 1} more configurations"]
-        notes += [f"A/A runs of {name} cannot be used: {reason}" for name in names]
-    own = (group.configuration for group in base)
-    missing = sum(one.kind not in CONTEXT and one.key not in by_key for one in own)
-    if aa and missing:
-        without = count_text(missing, "configuration", "configurations")
-        notes.append(f"no A/A spread for {without}: only the threshold is used")
-    return by_key, notes
-
-
-def _why_unusable(base: MeasurementGroup, aa: MeasurementGroup, criteria: Criteria) -> str | None:
-    for difference in fact_differences(base, aa, criteria.patterns):
-        if difference.blocks:
-            values = difference.fact, difference.base, difference.new
-            return differing_values_text(*values, "the A/A runs")
-    runs = sum(record.status == "ok" for record in aa.records)
-    least = criteria.policy.min_processes
-    if runs < least:
-        return f"{count_text(runs, 'run', 'runs')}, at least {least} are needed"
-    return None

@@ -30,7 +30,7 @@ from cnnbench.base.text import count_text, percent
 from cnnbench.judge.compare import phrases
 from cnnbench.judge.compare.comparability import MeasurementGroup
 from cnnbench.judge.compare.configuration import ab_place
-from cnnbench.judge.compare.estimate import Samples, aa_spread_of_runs, exceeds
+from cnnbench.judge.compare.estimate import Samples, exceeds
 from cnnbench.judge.compare.judgement import NEEDS, Case, Judgement, Verdict
 from cnnbench.judge.metrics.judged import CPU_TIME, THROUGHPUT
 from cnnbench.judge.metrics.measurement import Measurement
@@ -143,9 +143,7 @@ def _values(name: str, runs: Sequence[RunRecord]) -> list[float]:
 # The judgement of disturbed pairs.
 
 
-def with_cpu_time(
-    cases: list[Case], base: MeasurementGroup, new: MeasurementGroup, aa: Sequence[Measurement]
-) -> list[Case]:
+def with_cpu_time(cases: list[Case], base: MeasurementGroup, new: MeasurementGroup) -> list[Case]:
     """Returns the cases of a configuration. If its pairs were disturbed, throughput and CPU time
     are both tested: they answer the same question, and each has half of alpha.
     """
@@ -153,7 +151,7 @@ def with_cpu_time(
     speed = by_metric.get(THROUGHPUT.name)
     if speed is None or speed.known is not None:
         return cases
-    samples = _cpu_time_samples(speed.samples, base, new, aa, speed.policy)
+    samples = _cpu_time_samples(speed.samples, base, new)
     if samples is None:
         return cases
     requested = by_metric.get(CPU_TIME.name)
@@ -165,17 +163,13 @@ def with_cpu_time(
 
 
 def _cpu_time_samples(
-    throughput: Samples,
-    base: MeasurementGroup,
-    new: MeasurementGroup,
-    aa: Sequence[Measurement],
-    policy: Policy,
+    throughput: Samples, base: MeasurementGroup, new: MeasurementGroup
 ) -> Samples | None:
     """Returns the CPU times of pairs that must be judged together with their throughput; None if
     only the throughput is judged.
 
     Only the throughput is judged if runs are not paired, were not disturbed, did not compute on a
-    CPU in one process, or recorded no CPU time. `aa` contains the runs of an A/A measurement.
+    CPU in one process, or recorded no CPU time.
     """
     runs = [record for record in (*base.records, *new.records) if isinstance(record, RunRecord)]
     measured = [CPU_TIME.value(run) for run in runs]
@@ -194,7 +188,6 @@ def _cpu_time_samples(
         base=values[:pairs],
         new=values[pairs:],
         metric=CPU_TIME,
-        noise=aa_spread_of_runs(aa, CPU_TIME, policy),
         differences=ratios,
     )
 

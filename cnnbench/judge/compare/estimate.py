@@ -28,7 +28,6 @@ class Samples:
 
     Attributes:
       paired: whether the i-th values of BASE and NEW are a pair (interleaved runs).
-      noise: the A/A spread (see `aa_spread`); None if it was not measured.
       differences: differences of pairs (new - base) on the scale of `log_or_value`. None means that
         they are computed from the values.
       looks: interim analyses of an experiment up to this one, which uses all pairs. Empty if the
@@ -42,7 +41,6 @@ class Samples:
     metric: Metric = THROUGHPUT
     _: KW_ONLY
     paired: bool = False
-    noise: float | None = None
     differences: Sequence[float] | None = None
     looks: tuple[InterimAnalysis, ...] = ()
     plan: AnalysisSchedule | None = None
@@ -95,15 +93,14 @@ class SampleStatistics(Samples, Estimate):
     base_median: float
     new_median: float
     floor: float
-    margin: float
     scatter: float | None
 
     @property
     def by_interval(self) -> bool:
         """Whether a change is relevant only if the whole interval exceeds the smallest relevant
-        change. Without pairs and without an A/A spread, sessions may drift by an unknown amount.
+        change. Without pairs, sessions may drift by an unknown amount.
         """
-        return self.policy.by_interval or (not self.paired and self.noise is None)
+        return self.policy.by_interval or not self.paired
 
     @property
     def excludes_zero(self) -> bool:
@@ -128,15 +125,15 @@ class SampleStatistics(Samples, Estimate):
             return self.interval_exceeds_floor
         return self.excludes_zero and exceeds(self.change, self.metric, self.floor)
 
-    def may_exceed_margin(self, better: bool) -> bool:
+    def may_exceed_floor(self, better: bool) -> bool:
         """Whether the confidence interval contains a change for the better (or for the worse) above
-        the margin.
+        the smallest relevant change.
         """
         is_higher = better == self.metric.higher_is_better
         end = self.high if is_higher else self.low
         if end is None:
             return True
-        return (end > 0) == is_higher and exceeds(end, self.metric, self.margin)
+        return (end > 0) == is_higher and exceeds(end, self.metric, self.floor)
 
 
 def exceeds(change: float, metric: Metric, limit: float) -> bool:
@@ -188,7 +185,6 @@ def statistics_of(
         interval = inference.hodges_lehmann_shift(base, new, 1 - alpha)
         p = p_of_looks = inference.mann_whitney_p(base, new)
         scatter = _pooled_sd(base, new)
-    floor, margin = floor_and_margin(samples, policy)
     return dataclass_from_sources(
         SampleStatistics,
         samples,
@@ -202,8 +198,7 @@ def statistics_of(
         alpha=alpha,
         base_median=median(samples.base),
         new_median=median(samples.new),
-        floor=floor,
-        margin=margin,
+        floor=smallest_relevant_change(samples, policy),
         # Logarithms of equal ratios may differ in their last digits; such tiny deviations count as
         # 0.
         scatter=0.0 if scatter is not None and scatter < _ROUNDING else scatter,
@@ -238,19 +233,12 @@ def changes_of_pairs(samples: Samples) -> list[float]:
     return [from_test_scale(one, samples.metric) for one in _pair_differences(samples)]
 
 
-def floor_and_margin(samples: Samples, policy: Policy) -> tuple[float, float]:
-    """Returns the smallest relevant change, and the largest change for the verdict "same". BASE
-    must have a value.
-
-    The A/A spread has no part in the comparison of pairs, because A and B run in random order at
-    the same time. Without pairs, it is the difference between sessions.
-    """
+def smallest_relevant_change(samples: Samples, policy: Policy) -> float:
+    """Returns the smallest relevant change. BASE must have a value."""
     threshold, base = policy.threshold_of(samples.metric), median(samples.base)
     if samples.metric.least and base > 0:
         threshold = max(threshold, samples.metric.least / base)
-    floor = threshold if samples.paired else max(threshold, samples.noise or 0.0)
-    limit = max(threshold, policy.same_limit) if samples.metric.relative else threshold
-    return floor, min(floor, limit)
+    return threshold
 
 
 def to_test_scale(change: float, metric: Metric) -> float:
@@ -262,30 +250,6 @@ def to_test_scale(change: float, metric: Metric) -> float:
     # A relative change of -1 has no logarithm. It can result from rounding, if the value decreased
     # to nearly 0.
     return math.log1p(change) if change > -1 else -math.inf
-
-
-def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHPUT) -> float:
-    """Returns an upper limit for random differences between two processes of the same
-    configuration, computed from A/A runs.
-
-    The limit is ``noise_factor`` standard deviations (of logarithms, if changes are shares).
-    Outliers increase the limit, so the gate reports fewer changes. Raises ValueError for fewer than
-    two values, or for an unusable value.
-    """
-    if len(values) < 2 or not all(is_usable(value, metric) for value in values):
-        raise ValueError(f"A/A spread of {list(values)}: needs two or more usable values")
-    deviation = inference.standard_deviation([log_or_value(value, metric) for value in values])
-    return from_test_scale(policy.noise_factor * deviation, metric)
-
-
-def aa_spread_of_runs(
-    records: Iterable[Measurement], metric: Metric, policy: Policy
-) -> float | None:
-    """Computes the A/A spread of a metric (see `aa_spread`) from A/A runs. Returns None if fewer
-    than `policy.min_processes` values are usable.
-    """
-    values = usable_values(records, metric)
-    return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
 
 
 def _pooled_sd(first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -6,15 +6,13 @@ requested metrics. Verdicts that follow from records, such as different machines
 known earlier, see `cnnbench.judge.compare.comparability`. The rules use logarithms of the values
 (for accuracies, the values themselves):
 
-* smallest relevant change = threshold of the metric or, without pairs, the measured A/A spread if
-  it is larger;
+* smallest relevant change = threshold of the metric;
 * slower or faster: the test against no change is significant after all corrections, and the
-  Hodges-Lehmann estimate exceeds the smallest relevant change. Without pairs and without an A/A
-  spread, all changes in the confidence interval must exceed it, because sessions may drift;
-* same: no change in the interval exceeds the smallest relevant change or, if the A/A spread
-  determines it, `Policy.same_limit`;
-* not slower: no change for the worse in the interval exceeds this limit. If the question is whether
-  NEW is faster, not faster: no change for the better exceeds it;
+  Hodges-Lehmann estimate exceeds the smallest relevant change. Without pairs, all changes in the
+  confidence interval must exceed it, because sessions may drift;
+* same: no change in the interval exceeds the smallest relevant change;
+* not slower: no change for the worse in the interval exceeds it. If the question is whether NEW is
+  faster, not faster: no change for the better exceeds it;
 * failed: a value is unusable;
 * inconclusive: all other cases, including too few values.
 
@@ -118,9 +116,7 @@ class Judgement(Estimate):
       p_adjusted: p-value after the corrections for interim analyses, metrics and configurations
         that were judged together; compare it with the whole level.
       floor: smallest relevant change.
-      margin: largest change for the verdict "same".
       family: number of configurations that were tested together on the metric.
-      noise: the A/A spread; None if it was not measured.
       scatter: standard deviation of the pairs' changes or, without pairs, of the processes within
         BASE and within NEW. If changes are shares, it is the deviation of logarithms. None if
         there are too few values.
@@ -149,7 +145,6 @@ class Judgement(Estimate):
     p: float | None = None
     p_adjusted: float | None = None
     floor: float | None = None
-    noise: float | None = None
     scatter: float | None = field(default=None, metadata=OPTIONAL)
     needed: int | None = field(default=None, metadata=OPTIONAL)
     at_least: int | None = field(default=None, metadata=ABSENT)
@@ -157,7 +152,6 @@ class Judgement(Estimate):
     new_experiment: bool | None = field(default=None, metadata=ABSENT)
     decided_by: str | None = field(default=None, metadata=OPTIONAL)
     median_change: float | None = field(default=None, metadata=ABSENT)
-    margin: float | None = field(default=None, metadata=HIDDEN)
     family: int | None = field(default=None, metadata=HIDDEN)
     note: str | None = field(default=None, metadata=HIDDEN)
 
@@ -265,11 +259,11 @@ def _judge_untested(case: Case, family: int) -> Judgement | None:
         if bad:
             of = f"{len(bad)} of {count_text(len(values), 'value', 'values')} of {name} in {side}"
             reason = f"{of} cannot be used, the first is {number(bad[0])}"
-            return Judgement(verdict=Verdict.FAILED, reason=reason, noise=samples.noise)
+            return Judgement(verdict=Verdict.FAILED, reason=reason)
     fewest, side = min((len(values), side) for side, values in sides)
     if not fewest:
         reason = f"{side} has no value of {name}"
-        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=samples.noise)
+        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason)
     needs: dict[str, Any] = {}
     if fewest < policy.min_processes:
         least, afresh = least_runs(samples, policy, 1 / family), samples.needs_new_experiment
@@ -341,8 +335,8 @@ def _verdict(statistics: SampleStatistics, is_significant: bool) -> Verdict:
         is_better = (statistics.change > 0) == statistics.metric.higher_is_better
         return Verdict.FASTER if is_better else Verdict.SLOWER
     may_be_worse, may_be_better = (
-        statistics.may_exceed_margin(better=False),
-        statistics.may_exceed_margin(better=True),
+        statistics.may_exceed_floor(better=False),
+        statistics.may_exceed_floor(better=True),
     )
     if not (may_be_worse or may_be_better):
         return Verdict.SAME
@@ -358,14 +352,14 @@ def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> tuple
     metric, verdict = statistics.metric, judgement.verdict
     change = phrases.known_change_text(metric, statistics)
     chance = phrases.chance(judgement.p_adjusted, statistics.family)
-    margin = metric.change_text(statistics.margin, signed=False)
+    floor = metric.change_text(statistics.floor, signed=False)
     if verdict in (Verdict.FASTER, Verdict.SLOWER):
         return f"{change}, {chance}", ""
     if verdict is not Verdict.INCONCLUSIVE:
         assert statistics.low is not None
         assert statistics.high is not None
         interval = metric.range_text(statistics.low, statistics.high)
-        reason = f"the change is {interval}, less than {margin}"
+        reason = f"the change is {interval}, less than {floor}"
         if verdict is Verdict.SAME:
             return reason, ""
         word = metric.worse if verdict is Verdict.NOT_SLOWER else metric.better
@@ -376,24 +370,22 @@ def _verdict_reason(statistics: SampleStatistics, judgement: Judgement) -> tuple
         size = detectable_change(statistics, judgement.at_least, _level_of_test(statistics))
         return phrases.too_few_text(statistics, needed, size), None
     doubt, further = _doubt(statistics), _further_runs(statistics, judgement)
-    question = phrases.OPEN_QUESTION.format(margin=margin)
+    question = phrases.OPEN_QUESTION.format(floor=floor)
     why = "; ".join(filter(None, (doubt or question, further)))
     note = "; ".join(filter(None, (doubt, further))) or why
     return f"{change}, {chance}: {why}", note
 
 
 def _doubt(statistics: SampleStatistics) -> str:
-    """Returns text that says why a change for which the interval excludes zero is not relevant for
-    certain; "" if the reason is only that the interval contains relevant changes.
+    """Returns text that says why a change is not certain although the whole interval exceeds the
+    smallest relevant change; "" if the reason is that the interval contains smaller changes, too.
     """
+    if not statistics.interval_exceeds_floor:
+        return ""
     metric = statistics.metric
     floor = metric.change_text(statistics.floor, signed=False)
     word = phrases.direction(metric, statistics.change)
-    if statistics.interval_exceeds_floor:
-        return f"{word} by more than {floor}, but not certainly so"
-    if statistics.floor > statistics.margin and statistics.excludes_zero:
-        return f"{word}, but perhaps within the A/A spread of {floor}"
-    return ""
+    return f"{word} by more than {floor}, but not certainly so"
 
 
 def _further_runs(statistics: SampleStatistics, judgement: Judgement) -> str:

@@ -48,14 +48,12 @@ def comparison_notes(
     entries: Sequence[ComparedConfiguration],
     unpaired: Sequence[int],
     rules: Rules,
-    aa_notes: Sequence[str],
 ) -> Iterator[str]:
     """Yields all notes of a comparison, except those about configurations that were left out.
 
     Args:
       processes: the records of BASE and of NEW.
       unpaired: number of runs without a partner that were left out, for each entry.
-      aa_notes: notes on A/A runs.
     """
     if any(record.environment.get("emulated_gpus") for side in processes for record in side):
         yield EMULATED_NOTICE
@@ -71,7 +69,6 @@ def comparison_notes(
             of = count_text(len(reduced), "all-reduce measurement", "all-reduce measurements")
             verb = "was" if stopped == 1 else "were"
             yield f"{stopped} of {of} in {name} {verb} interrupted: rows not reached are missing"
-    yield from aa_notes
     for entry, left_out in zip(entries, unpaired, strict=True):
         if left_out:
             runs = count_text(left_out, "run", "runs")

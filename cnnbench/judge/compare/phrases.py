@@ -88,7 +88,7 @@ def needed_runs_text(number: int, paired: bool, new_experiment: bool, least: str
     return f"{least}{number} {'pairs' if paired else 'on each side'}"
 
 
-OPEN_QUESTION = "the threshold of {margin} may be exceeded"
+OPEN_QUESTION = "the threshold of {floor} may be exceeded"
 
 
 def more_runs_text(more: int, paired: bool) -> str:

@@ -168,17 +168,15 @@ def runs_for_verdict(statistics: SampleStatistics, alphas: tuple[float, float]) 
     nothing changed; "slower" or "faster" if the change is twice the smallest relevant change or, if
     larger, the estimate less its standard error. A case more than `_PLAUSIBLE` standard errors from
     the estimate is ignored. If this excludes both, the estimate is the only case. Returns None if
-    the deviation or the margin is 0 or unknown.
+    the deviation or the smallest relevant change is 0 or unknown.
 
     Args:
       statistics: its plan defines how further pairs are judged.
       alphas: levels of the interval and of the test, over all interim analyses.
     """
-    floor, margin = (
-        to_test_scale(limit, statistics.metric) for limit in (statistics.floor, statistics.margin)
-    )
+    floor = to_test_scale(statistics.floor, statistics.metric)
     change = to_test_scale(statistics.change, statistics.metric)
-    if not (statistics.scatter and margin and math.isfinite(change)):
+    if not (statistics.scatter and floor and math.isfinite(change)):
         return None
     estimate, scatter = abs(change), statistics.scatter
     is_worse = (change < 0) == statistics.metric.higher_is_better
@@ -202,7 +200,7 @@ def runs_for_verdict(statistics: SampleStatistics, alphas: tuple[float, float]) 
                 found |= (least >= floor) & (centre > certain * deviation)
             else:
                 worst = (centre if is_worse else -centre) + width * deviation
-                found |= worst <= margin
+                found |= worst <= floor
         return float(found.mean())
 
     def is_enough(number: int) -> bool:

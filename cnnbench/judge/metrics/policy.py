@@ -63,12 +63,6 @@ class Policy:
       min_processes: minimum number of processes of each of BASE and NEW for a verdict. The smallest
         p-value of 4 against 4 processes is 2/70 = 0.029. For 3 against 3 it is 0.1, which is above
         any alpha in use.
-      noise_factor: number of standard deviations of single A/A processes in the A/A spread. It is
-        not divided by the number of processes, because more processes per session do not reduce
-        the difference between sessions.
-      same_limit: largest change for the verdict "same", even if the A/A spread makes the smallest
-        relevant change larger. With a spread of 30 %, a slowdown of 10 % would otherwise be "the
-        same".
       memory_threshold, startup_threshold, accuracy_threshold: smallest relevant change of peak
         memory, start-up time and accuracy.
       memory_bytes: smallest relevant change of peak memory, in bytes.
@@ -89,8 +83,6 @@ class Policy:
     alpha: float = 0.04
     further_alpha: float = 0.01
     min_processes: int = 4
-    noise_factor: float = 2.0
-    same_limit: float = 0.05
     memory_threshold: float = field(default=METRICS["memory"].threshold or 0.0, init=False)
     memory_bytes: int = field(default=int(METRICS["memory"].least), init=False)
     startup_threshold: float = field(default=STARTUP.threshold or 0.0, init=False)

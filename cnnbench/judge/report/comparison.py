@@ -357,15 +357,11 @@ def pairing_sentence(comparison: Comparison) -> str:
         "Compared by one value per process: a change is the median of the changes from each "
         "process of BASE to each process of NEW, not the change of the medians"
     )
-    spread = "changes within the A/A spread are ignored"
     if comparison.paired:
         how = "Compared in pairs: a change is estimated from the changes within pairs, not from "
         how += "the medians"
-        spread = "the A/A spread has no part in the verdict, because A and B run in random order"
     parts = [how, *(f"changes under {text} are ignored" for text in _floor_texts(comparison))]
     judged = [entry.main.judgement for entry in comparison.deciding_configurations]
-    if any(judgement.noise is not None for judgement in judged):
-        parts.append(spread)
     tested = max((judgement.family or 0 for judgement in judged), default=0)
     if tested > 1:
         share = percent(comparison.policy.alpha, 0)

@@ -300,10 +300,6 @@ def test_policy_flags(call, save, base, tmp_path):
     call("compare", base, new, "--threshold=6")
     call("compare", base, new, "--alpha=0.002", code=3)
     call("compare", base, new, "--paired", code=3)
-    noisy = tmp_path / "aa"
-    for number, factor in enumerate((0.8, 1.0, 1.2)):
-        save(noisy / str(number), factor)
-    call("compare", base, new, f"--baseline_aa={noisy}", code=3)
     document = call("compare", base, new, "--metrics=throughput", "--format=json", code=1).out
     assert json.loads(document)["metrics"] == ["throughput"]
 

@@ -70,7 +70,7 @@ def test_commands_and_flags_are_those_that_there_are(proposed):
         (["--data_dir="], {":folder"}),
         (["report", "r"], {":file"}),
         (["ab", "-o", "r"], {":file"}),
-        (["compare", "runs", "--baseline_aa", "ru"], {":folder"}),
+        (["bisect", "--repository", "ru"], {":folder"}),
         (["run", ""], set()),
     ],
 )

@@ -386,7 +386,7 @@ def test_another_size_is_missing_and_other_circumstances_are_named(reductions):
     assert named == {("iters_per_step", ("5",), ("1",))}
 
 
-def test_pairs_and_spreads(reductions):
+def test_pairs(reductions):
     # Given in reverse, as a sorted folder might give them.
     base, new = [], []
     for speed in (6.0, 5.5, 5.0, 4.5, 4.0, 3.5):
@@ -394,9 +394,6 @@ def test_pairs_and_spreads(reductions):
         new.append(reductions(speed * 0.95))
     found = compare_records(base, new[::-1], Criteria(paired=True))
     assert only(found).main.verdict is Verdict.SLOWER
-    noisy = reductions.of(5.0, 6.0, 7.0, 6.5)
-    found = compare_records(reductions.of(*BASE), reductions.of(*scaled(0.9)), aa=noisy)
-    assert only(found).main.judgement.noise > 0.2
 
 
 def test_names_of_rows_that_no_process_reached(reductions):

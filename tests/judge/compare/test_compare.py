@@ -156,15 +156,6 @@ def test_runs_without_cpu_time_compare_with_runs_that_have_it(runs):
         assert found.exit_code is ExitCode.INCONCLUSIVE
 
 
-def test_up_to_five_spreads_that_cannot_be_used_are_listed(runs):
-    notes = []
-    for configurations in (5, 6):
-        sizes = range(1, configurations + 1)
-        sides = [[runs(flags={"batch_size": size}) for size in sizes] for _ in "ab"]
-        notes.append(len(compare_records(*sides, aa=sides[0]).notes))
-    assert notes == [6, 2]  # of which one says how many configurations have no spread
-
-
 @pytest.mark.parametrize(
     ("paired", "counts", "is_paired"),
     [(True, (7, 7), True), (None, (7, 7), True), (False, (8, 7), False)],

@@ -18,15 +18,13 @@ from cnnbench.judge.compare import (
     Policy,
     Samples,
     Verdict,
-    aa_spread,
     judge,
     judge_all,
 )
 from cnnbench.judge.compare.estimate import (
-    aa_spread_of_runs,
     exceeds,
-    floor_and_margin,
     from_test_scale,
+    smallest_relevant_change,
     statistics_of,
     to_test_scale,
 )
@@ -119,25 +117,12 @@ LIMITS = {
     # 98 against 100, +-0.5: certainly lower, but 2 % is within the floor of 3 % and the interval
     # reaches beyond it.
     "certainly lower by 2 %": (SPREAD, scaled(SPREAD, 0.98), {}, OPEN),
-    "the A/A spread raises the floor": (BASE, scaled(BASE, 0.9), {"noise": 0.12}, OPEN),
-    "beyond the A/A spread": (BASE, scaled(BASE, 0.9), {"noise": 0.08}, SLOWER),
-    "within threshold and A/A spread": (BASE, scaled(BASE, 0.99), {"noise": 0.02}, SAME),
-    # No slow-down of 10 % is ever "same", unless by a threshold of the user's own.
-    "10 % within a spread of 30 %": (BASE, scaled(BASE, 0.9), {"noise": 0.3}, OPEN),
-    "4 % within a spread of 30 %": (BASE, scaled(BASE, 0.96), {"noise": 0.3}, SAME),
     "a threshold of 15 %": (BASE, scaled(BASE, 0.9), {"policy": Policy(threshold=0.15)}, SAME),
     # Floors are limits both ways: one of 100 % is 50 % downwards, 20 % less is undone by 25 %.
-    "60 % less, 100 %": (HUNDREDS, [40.0] * 5, {"noise": 1.0}, SLOWER),
-    "45 % less, 100 %": (HUNDREDS, [55.0] * 5, {"noise": 1.0}, OPEN),
+    "60 % less, 100 %": (HUNDREDS, [40.0] * 5, {"policy": Policy(threshold=1.0)}, SLOWER),
+    "45 % less, 100 %": (HUNDREDS, [55.0] * 5, {"policy": Policy(threshold=1.0)}, SAME),
     "19 % less, 25 %": (HUNDREDS, [81.0] * 5, {"policy": Policy(threshold=0.25)}, SAME),
     "21 % less, 25 %": (HUNDREDS, [79.0] * 5, {"policy": Policy(threshold=0.25)}, SLOWER),
-    # A/A sessions that differ by 20 % say nothing about pairs of the same time.
-    "pairs beside a spread": (
-        HUNDREDS * 2,
-        [95.0, 94.0] * 5,
-        {"paired": True, "noise": 0.2},
-        SLOWER,
-    ),
 }
 
 
@@ -296,19 +281,6 @@ def test_whatever_is_given_there_is_an_answer(base, new, paired):
     assert (found.verdict is Verdict.FAILED) == (not usable)
 
 
-def test_aa_spread_by_hand():
-    # Logarithms 0, 0, 0.02, 0.02: mean 0.01, squares 4 * 0.0001 over 3, root 0.011547, twice
-    # that 0.023094, and e to it less 1.
-    values = [1.0, 1.0, math.exp(0.02), math.exp(0.02)]
-    assert aa_spread(values, Policy()) == pytest.approx(math.expm1(2 * math.sqrt(4e-4 / 3)))
-    expected = 2 * math.sqrt(4e-4 / 3)
-    assert aa_spread([0.7, 0.7, 0.72, 0.72], Policy(), ACCURACY) == pytest.approx(expected)
-    with pytest.raises(ValueError, match="two or more"):
-        aa_spread([1.0], Policy())
-    with pytest.raises(ValueError, match="usable"):
-        aa_spread([1.0, math.nan], Policy())
-
-
 # Error rates: quick versions; the ceilings are three standard errors of the draws above what is
 # promised, so that they hold for any seed but one in a thousand.
 
@@ -390,7 +362,6 @@ def test_of_several_reported_changes_few_are_false():
                     rng.lognormal(0, 0.1, 7),
                     rng.lognormal(0 if share > 0.5 else 3, 0.1, 7),
                     METRICS[name],
-                    noise=0.0,
                 ),
                 policy.replace(share=share, own_threshold=0.0),
             )
@@ -446,14 +417,14 @@ def test_a_verdict_answers_what_is_asked(changes, verdicts):
     assert found == [*verdicts]
 
 
-def test_without_pairs_and_without_a_spread_the_whole_interval_must_exceed_the_threshold():
+def test_without_pairs_the_whole_interval_must_exceed_the_threshold():
     base = [100.0, 100.5, 101.0, 101.5, 102.0, 102.5]
     new = [94.0, 95.0, 96.0, 98.0, 99.0, 100.2]
     found = judged(base, new)
     assert found.p <= 0.04
     assert found.change < -0.03 < found.high
     assert found.verdict is OPEN
-    assert judged(base, new, noise=0.01).verdict is SLOWER
+    assert judged(base, new, policy=Policy(threshold=0.001)).verdict is SLOWER
 
 
 @pytest.mark.parametrize(
@@ -474,26 +445,20 @@ def test_what_is_above_a_limit(change, metric, limit, is_above):
 
 
 @pytest.mark.parametrize(
-    ("base", "more", "policy", "limits"),
+    ("base", "more", "policy", "floor"),
     [
-        ([100.0], {}, {}, (0.03, 0.03)),
-        ([100.0], {"noise": 0.02}, {}, (0.03, 0.03)),
-        ([100.0], {"noise": 0.04}, {}, (0.04, 0.04)),
-        # No change above 5 % is ever "same", unless by a threshold.
-        ([100.0], {"noise": 0.08}, {}, (0.08, 0.05)),
-        ([100.0], {"noise": 0.08, "paired": True}, {}, (0.03, 0.03)),
-        ([100.0], {"noise": 0.08}, {"threshold": 0.06}, (0.08, 0.06)),
-        ([100.0], {}, {"threshold": 0.2}, (0.2, 0.2)),
+        ([100.0], {}, {}, 0.03),
+        ([100.0], {"paired": True}, {}, 0.03),
+        ([100.0], {}, {"threshold": 0.2}, 0.2),
         # 16 MiB of 100 MiB, and of 1,600 MiB.
-        ([100.0 * 2**20], {"metric": MEMORY}, {}, (0.16, 0.16)),
-        ([1600.0 * 2**20], {"metric": MEMORY}, {}, (0.05, 0.05)),
-        ([0.5], {"metric": ACCURACY, "noise": 0.02}, {}, (0.02, 0.005)),
-        ([0.5], {"metric": ACCURACY}, {}, (0.005, 0.005)),
+        ([100.0 * 2**20], {"metric": MEMORY}, {}, 0.16),
+        ([1600.0 * 2**20], {"metric": MEMORY}, {}, 0.05),
+        ([0.5], {"metric": ACCURACY}, {}, 0.005),
     ],
 )
-def test_floors_and_margins(base, more, policy, limits):
-    found = floor_and_margin(Samples(base, base, **more), Policy(**policy))
-    assert found == pytest.approx(limits)
+def test_smallest_relevant_changes(base, more, policy, floor):
+    found = smallest_relevant_change(Samples(base, base, **more), Policy(**policy))
+    assert found == pytest.approx(floor)
 
 
 def test_scales_of_tests():
@@ -538,11 +503,10 @@ def test_changes_that_an_interval_leaves_open(ends, metric, worse, better):
     values = [1e10] * 4
     found = statistics_of(Samples(values, values, metric), Policy())
     found = dataclasses.replace(found, low=ends[0], high=ends[1])
-    assert [found.may_exceed_margin(is_better) for is_better in (False, True)] == [worse, better]
+    assert [found.may_exceed_floor(is_better) for is_better in (False, True)] == [worse, better]
     excludes = ends[0] is not None and ends[0] * ends[1] > 0
     assert found.excludes_zero == excludes
     assert found.interval_exceeds_floor == excludes  # as both ends are beyond 3 %
-    assert aa_spread_of_runs([], metric, Policy()) is None
 
 
 def test_too_few_values_in_a_suite_need_those_of_the_suite():
@@ -578,7 +542,7 @@ def test_the_least_relevant_amount_is_a_share_of_the_base():
     startup = dataclasses.replace(METRICS["startup"], least=0.1, threshold=0.2)
 
     def floor(base):
-        return floor_and_margin(Samples((base,) * 2, (1.0,) * 2, startup), Policy())[0]
+        return smallest_relevant_change(Samples((base,) * 2, (1.0,) * 2, startup), Policy())
 
     assert floor(0.25) == pytest.approx(0.4)
     assert floor(1.0) == floor(0.0) == 0.2

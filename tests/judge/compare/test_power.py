@@ -148,10 +148,10 @@ def test_the_detectable_change_is_the_floor_and_the_quantiles_of_the_error(paire
 def test_a_new_experiment_of_pairs_takes_as_many_whatever_measured_the_same_scatter():
     # The difference of two values of deviation s has the deviation sqrt(2) s.
     plan, needed = AnalysisSchedule(0.04), []
-    for change in (0.0, 0.02, 0.1):
+    for change, scatter in ((0.0, 0.03), (0.02, 0.03), (0.1, 0.02)):
         level = 100 * (1 + change)
-        single = statistics(around(100.0, 0.05), around(level, 0.05), plan=plan, noise=0.0)
-        new = around(level, 0.05 * math.sqrt(2))
+        single = statistics(around(100.0, scatter), around(level, scatter), plan=plan)
+        new = around(level, scatter * math.sqrt(2))
         pairs = statistics([100.0] * 8, new, plan=plan, paired=True)
         needed.append([runs_for_verdict(one, BOTH) for one in (single, pairs)])
     assert [single for single, _ in needed] == [pairs for _, pairs in needed]
@@ -261,20 +261,16 @@ def test_numbers_of_pairs_by_metric():
 
 def test_numbers_of_processes_without_pairs():
     found = {
-        # Without an A/A spread, the whole interval must exceed the threshold.
-        ((8, 8), None, 0.0): 37,
-        ((8, 8), None, 0.05): 41,
-        ((8, 8), 0.0, 0.05): 9,
-        ((8, 8), 0.04, 0.0): 20,
-        ((6, 12), None, 0.05): 39,
-        ((4, 16), None, 0.0): 32,
-        ((4, 16), 0.04, 0.0): 16,
+        ((8, 8), 0.0): 37,
+        ((8, 8), 0.05): 41,
+        ((6, 12), 0.05): 39,
+        ((4, 16), 0.0): 32,
     }
 
-    def needed(counts, noise, change):
+    def needed(counts, change):
         base = around(100.0, 0.04, counts[0])
         new = around(100.0 * math.exp(change), 0.04, counts[1])
-        return runs_for_verdict(statistics(base, new, noise=noise), BOTH)
+        return runs_for_verdict(statistics(base, new), BOTH)
 
     assert {given: needed(*given) for given in found} == found
 
@@ -304,9 +300,9 @@ def test_numbers_of_pairs_with_interim_analyses():
 
 def test_numbers_of_pairs_of_a_new_experiment_by_single_values():
     new = around(100.0 * math.exp(0.06), 0.06)
-    found = statistics(around(100.0, 0.05), new, plan=AnalysisSchedule(0.04), noise=0.0)
-    assert runs_for_verdict(found, BOTH) == 28
-    still = dataclasses.replace(found, margin=0.0)
+    found = statistics(around(100.0, 0.05), new, plan=AnalysisSchedule(0.04))
+    assert runs_for_verdict(found, BOTH) == 100
+    still = dataclasses.replace(found, floor=0.0)
     assert runs_for_verdict(still, BOTH) is None
     assert runs_for_verdict(dataclasses.replace(found, scatter=None), BOTH) is None
     gone = dataclasses.replace(found, change=-1.0)

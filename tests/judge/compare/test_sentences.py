@@ -65,8 +65,6 @@ JUDGED = {
     "values that cannot be used": ([*BASE, 0.0, -5.0], BASE, {}),
     "noise": ([90, 95, 100, 105, 110], [89, 96, 99, 106, 111], {}),
     "certain, perhaps below the threshold": ([98, 99, 100, 101, 102], [87, 90, 93, 96, 97.5], {}),
-    "within the A/A spread": (BASE, times(0.9), {"noise": 0.12}),
-    "the same by the A/A spread": (BASE, times(0.99), {"noise": 0.02}),
     "memory of too few": ([1e9] * 4, [2e9] * 4, {"metric": METRICS["memory"]}),
     "accuracy": (
         [0.750, 0.751, 0.752, 0.751, 0.750],
@@ -239,8 +237,8 @@ def accepting(until):
     return Rules(source="cnnbench.toml", digest="0123456789ab", accept=(commit,))
 
 
-def compared(sides, *, aa=None, skipped=(), **criteria):
-    return compare_records(*sides, Criteria(**criteria), aa=aa, skipped=skipped)
+def compared(sides, *, skipped=(), **criteria):
+    return compare_records(*sides, Criteria(**criteria), skipped=skipped)
 
 
 def gpu_step_times(runs, seconds):
@@ -350,20 +348,6 @@ COMPARED = {
             [gpu_step_times(s.runs, (0.1,) * 8) for _ in range(4)],
             [gpu_step_times(s.runs, (0.2, 1e-4) * 4) for _ in range(4)],
         )
-    ),
-    "A/A runs": lambda s: compared(
-        s.speeds(new=times(0.9)), aa=s.runs.of(90.0, 100.0, 110.0, 120.0)
-    ),
-    "few A/A runs": lambda s: compared(s.speeds(), aa=s.runs.of(100.0, 101.0)),
-    "A/A runs of another machine": lambda s: compared(
-        s.speeds(), aa=s.runs.of(*BASE, environment=CPU)
-    ),
-    "A/A runs of six configurations": lambda s: compared(
-        [
-            [run for batch in range(1, 7) for run in s.runs.of(*BASE, flags={"batch_size": batch})]
-            for _ in range(2)
-        ],
-        aa=[s.runs(flags={"batch_size": batch}) for batch in range(1, 7)],
     ),
     "skipped files": lambda s: compared(
         s.speeds(),

@@ -122,10 +122,9 @@ def test_metrics_that_are_judged(names, kinds, judged):
         ("alpha", 0.5, 0.0),
         ("further_alpha", 1e-9, 0.0),
         ("further_alpha", 0.5, 1.0),
-        ("same_limit", 0.0, -0.1),
         ("threshold", 0.0, -1e-9),
         ("threshold", 1e9, float("nan")),
-        ("noise_factor", 0.0, float("inf")),
+        ("threshold", 0.0, float("inf")),
     ],
 )
 def test_limits_of_constants(name, good, bad):

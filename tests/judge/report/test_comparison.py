@@ -322,16 +322,6 @@ def test_how_it_was_judged(compared, names, count):
     assert len(method.blocks[0].texts) == len(items.texts) - 1
 
 
-@pytest.mark.parametrize("paired", [True, False])
-def test_the_spread_of_runs_of_one_code_is_told_if_it_was_measured(machine_runs, paired):
-    base, new, aa = (machine_runs.of(*BASE) for _ in range(3))
-    criteria = Criteria(paired=paired)
-    texts = [
-        pairing_sentence(compare_records(base, new, criteria, **more)) for more in ({"aa": aa}, {})
-    ]
-    assert [text.count("; ") for text in texts] == [2, 1]
-
-
 def test_floors_of_several_configurations_are_a_range(compared):
     found = compared({"a": 1.0, "b": 1.0}, Criteria(metrics=("throughput",)))
     text = pairing_sentence(with_judgements(found, {"floor": 0.03}, {"floor": 0.05}))
