@@ -421,7 +421,7 @@ def _opposite_medians_change(statistics: SampleStatistics) -> float | None:
     if medians * statistics.change >= 0:
         return None
     change = medians / statistics.base_median if metric.relative else medians
-    # Rounding may show one of them as 0.
+    # A change that is printed as 0 has no direction that a reader could compare.
     shown = metric.shows_change(change) and metric.shows_change(statistics.change)
     return change if shown else None
 
