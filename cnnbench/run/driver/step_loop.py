@@ -32,10 +32,12 @@ import queue
 import resource
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cnnbench.base.interrupts import raise_if_interrupted
 from cnnbench.data.copies import ReadCallbacks
@@ -264,6 +266,7 @@ class _UpdateOutcome(NamedTuple):
 
     worker: str
     end: StepTime
+    number: int = 0
     values: object = None
     error: Exception | None = None
 
@@ -330,7 +333,7 @@ class AsyncLoop(Generic[Values]):
 
     def __init__(
         self,
-        workers: Mapping[str, Callable[[int], Values]],
+        workers: Mapping[str, Callable[[int], Any]],
         lost: Callable[[str, Exception], None],
         lost_workers: Callable[[], Mapping[str, str]] = dict,
         stuck: StuckWorkerDetector | None = None,
@@ -388,7 +391,7 @@ class AsyncLoop(Generic[Values]):
         self._start_threads(steps, pause_due)
         try:
             for step in range(1, steps + 1):
-                outcome = self._wait_for_outcome()
+                outcome = self._wait_for_outcome(step)
                 spent, last = outcome.end.since(last), outcome.end
                 spent = spent._replace(seconds=max(spent.seconds, _SHORTEST))
                 on_steps_done(step, spent, outcome.values)  # type: ignore[arg-type]
@@ -435,21 +438,26 @@ class AsyncLoop(Generic[Values]):
 
     def _run_updates(self, worker: str, run: int) -> None:
         """Runs updates in a worker's thread, until the `run`-th call of `AsyncLoop.run` ends."""
-        work = self._workers[worker]
         self._begin_thread()
         while True:
-            number = self._wait_for_number(worker, run)
-            if number is None:
-                return
             try:
-                values = work(number)
+                started = self._start_update(worker, run)
+                if started is None:
+                    return
+                number, finish = started
+                values = finish()
             except Exception as error:
                 self._outcomes.put(_UpdateOutcome(worker, StepTime(0.0, 0.0), error=error))
                 return
             with self._changed:
                 if self._running != run or self._in_flight.pop(worker, None) != number:
                     return  # This call of `run` has ended, or the worker was removed.
-                self._outcomes.put(_UpdateOutcome(worker, StepTime.now(), values))
+                self._outcomes.put(_UpdateOutcome(worker, StepTime.now(), number, values))
+
+    def _start_update(self, worker: str, run: int) -> tuple[int, Callable[[], Values]] | None:
+        """Waits until a worker may run an update. Returns its number, and what runs it."""
+        number = self._wait_for_number(worker, run)
+        return None if number is None else (number, partial(self._workers[worker], number))
 
     def _wait_for_number(self, worker: str, run: int) -> int | None:
         """Waits until a worker may run an update. Returns the update's number; None at the end."""
@@ -476,8 +484,9 @@ class AsyncLoop(Generic[Values]):
         self._plan_pauses(number, number)
         return number
 
-    def _wait_for_outcome(self) -> _UpdateOutcome:
-        """Waits for the next completed update, and returns it. Removes workers that fail."""
+    def _wait_for_outcome(self, step: int) -> _UpdateOutcome:
+        """Waits for the `step`-th update that ends, and returns it. Removes workers that fail."""
+        del step
         while True:
             raise_if_interrupted()
             passed = time.monotonic() - self._last_check
@@ -536,9 +545,14 @@ class CoordinatedLoop(AsyncLoop[Values]):
     The coordinator repeats updates of lost workers on other workers, so these updates do not fail.
     Any other failure ends the loop.
 
+    With one worker, the coordinator runs updates in the order in which they were scheduled, so each
+    update is reported with its own number, even if the thread of a later one is faster. With
+    several workers, updates have no other order than that of their ends.
+
     Args:
-      slots: functions by name. Each function runs one update; all functions may be called at the
-        same time.
+      slots: functions by name. Each function schedules the update with the given number, and
+        returns a function that waits for the values. Updates are scheduled in the order of their
+        numbers.
       lost, lost_workers: see `AsyncLoop`; their arguments and results are workers.
       stuck: see `AsyncLoop`. It detects stuck slots, but its `input_wait_by_worker` returns
         seconds by worker.
@@ -546,7 +560,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
 
     def __init__(
         self,
-        slots: Mapping[str, Callable[[int], Values]],
+        slots: Mapping[str, Callable[[int], Callable[[], Values]]],
         workers: Sequence[str],
         lost: Callable[[str, Exception], None],
         lost_workers: Callable[[], Mapping[str, str]] = dict,
@@ -554,6 +568,30 @@ class CoordinatedLoop(AsyncLoop[Values]):
     ) -> None:
         super().__init__(slots, lost, lost_workers, stuck)
         self._remaining_workers = list(workers)
+        self._in_order = len(workers) == 1
+        self._scheduling = threading.Lock()
+        self._early: dict[int, _UpdateOutcome] = {}
+        self._ends: deque[StepTime] = deque()
+
+    def _start_update(self, worker: str, run: int) -> tuple[int, Callable[[], Values]] | None:
+        """Schedules the next update. Returns its number, and what waits for it."""
+        with self._scheduling:
+            number = self._wait_for_number(worker, run)
+            return None if number is None else (number, self._workers[worker](number))
+
+    def _wait_for_outcome(self, step: int) -> _UpdateOutcome:
+        """Waits for the update with the number `step` if there is one worker, else for any.
+
+        The times of ends are in the order in which results arrived: if a later update's result was
+        first, the earlier update had ended before.
+        """
+        if not self._in_order:
+            return super()._wait_for_outcome(step)
+        while step not in self._early:
+            outcome = super()._wait_for_outcome(step)
+            self._early[outcome.number] = outcome
+            self._ends.append(outcome.end)
+        return self._early.pop(step)._replace(end=self._ends.popleft())
 
     def _handle_stuck(self, worker: str, seconds: float) -> None:
         """Ends the loop after a stuck update, because only TensorFlow knows its worker."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from statistics import fmean
@@ -42,7 +42,7 @@ from cnnbench.run.driver.step_loop import (
 )
 from cnnbench.run.driver.work import LoopWork
 from cnnbench.run.runtime.progress import ProcessActivity
-from cnnbench.run.step.train_step import StepResult, TrainStep
+from cnnbench.run.step.train_step import CoordinatedStep, StepResult, TrainStep
 
 if TYPE_CHECKING:
     from cnnbench.run.driver.observers.profiles import Probe
@@ -230,7 +230,6 @@ class Training:
             return StepLoop(
                 self._launch_steps, self._read_execution, self._work.lag, self._together
             )
-        works = {name: partial(self._run_update, name, step) for name, step in steps.items()}
         names = [str(worker) for worker in place.job.workers]
         lost_tasks = self._run.membership.lost_tasks
 
@@ -242,16 +241,31 @@ class Training:
 
         stuck = StuckWorkerDetector(self._run.plan.params.stall_timeout, input_wait_by_worker)
         if place.coordinated:
-            return CoordinatedLoop(works, names, self._note_lost_worker, lost_tasks, stuck)
+            slots = {
+                name: partial(self._schedule_update, step)
+                for name, step in steps.items()
+                if isinstance(step, CoordinatedStep)
+            }
+            return CoordinatedLoop(slots, names, self._note_lost_worker, lost_tasks, stuck)
+        works = {name: partial(self._run_update, name, step) for name, step in steps.items()}
         return AsyncLoop(
             works, self._note_lost_worker, lost_tasks, stuck, begin=use_separate_tf_executor
         )
 
     def _run_update(self, worker: str, step: TrainStep, number: int) -> tuple[StepValues, ...]:
         """Runs one update of an asynchronous worker, in the worker's thread."""
-        rate = self._run.plan.rates.schedule(self._steps_before_loop + number - 1)
-        values = self._step_values(step(rate))
-        return (values if values.worker else values._replace(worker=worker),)
+        return (self._step_values(step(self._rate_of_update(number)))._replace(worker=worker),)
+
+    def _schedule_update(
+        self, step: CoordinatedStep, number: int
+    ) -> Callable[[], tuple[StepValues, ...]]:
+        """Schedules one update. Returns a function that waits for its values."""
+        finish = step.schedule(self._rate_of_update(number))
+        return lambda: (self._step_values(finish()),)
+
+    def _rate_of_update(self, number: int) -> float:
+        """Returns the learning rate of the asynchronous update with this number, from 1."""
+        return self._run.plan.rates.schedule(self._steps_before_loop + number - 1)
 
     def _note_lost_worker(self, worker: str, error: Exception) -> None:
         self._run.measurements.lost_workers.append(worker)

@@ -504,15 +504,22 @@ class CoordinatedStep(TrainStep):
         self._updates_counter.resume(global_step)
 
     def __call__(self, *learning_rates: float) -> StepResult:
-        """Schedules an update on an idle worker, and waits for its result. Thread-safe.
+        """Schedules an update, and waits for its result."""
+        return self.schedule(*learning_rates)()
 
-        If the worker is killed, the update is repeated on another worker, although it may have been
-        applied.
+    def schedule(self, learning_rate: float) -> Callable[[], StepResult]:
+        """Schedules an update on an idle worker. Returns a function that waits for its result.
+
+        Both functions are thread-safe. If the worker is killed, the update is repeated on another
+        worker, although it may have been applied.
         """
         self.inputs.next()
         scheduled = time.perf_counter()
-        arguments = (self._rate_tensor(*learning_rates),)
+        arguments = (self._rate_tensor(learning_rate),)
         remote = self._coordinator.schedule(self.function.concrete, args=arguments)
+        return partial(self._finish, remote, scheduled)
+
+    def _finish(self, remote: Any, scheduled: float) -> StepResult:
         results = self._wait_for_result(remote).numpy()
         fetched = zip(tf.nest.flatten(self._fields), results, strict=True)
         tensors = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]

@@ -9,6 +9,7 @@ import json
 import signal
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -48,12 +49,12 @@ class TestLoop:
         gone: dict[str, str] = {}
         told = []
 
-        def update(number):
+        def finish(number):
             gone["worker:1"] = "gone"
             time.sleep(0.01)
             return number
 
-        slots = {f"slot {n}": update for n in range(3)}
+        slots = {f"slot {n}": lambda number: partial(finish, number) for n in range(3)}
         names = ["worker:0", "worker:1"]
         loop = CoordinatedLoop(slots, names, lambda name, _: told.append(name), lambda: gone)
         done = []
@@ -64,7 +65,7 @@ class TestLoop:
     def test_the_loss_of_all_ends_it(self):
         block = threading.Event()
         loop = CoordinatedLoop(
-            {"slot": lambda number: block.wait(SECONDS)},
+            {"slot": lambda number: partial(block.wait, SECONDS)},
             ["worker:0"],
             lambda name, error: None,
             lambda: {"worker:0": "nobody listens there"},
@@ -73,13 +74,42 @@ class TestLoop:
             loop.run(1, lambda *_: None)
         block.set()
 
-    def test_an_error_of_an_update_ends_it(self):
-        def update(number):
+    @pytest.mark.parametrize("fails_late", [False, True])
+    def test_an_error_of_an_update_ends_it(self, fails_late):
+        def fail():
             raise RuntimeError("ps:0")
 
-        loop = CoordinatedLoop({"slot": update}, ["worker:0"], lambda *_: None)
+        slots = {"slot": lambda number: fail if fails_late else fail()}
+        loop = CoordinatedLoop(slots, ["worker:0"], lambda *_: None)
         with pytest.raises(RuntimeError, match="ps:0"):
             loop.run(1, lambda *_: None)
+
+    def test_updates_of_one_worker_are_in_their_order_although_results_arrive_in_another(self):
+        scheduled = []
+
+        def schedule(number):
+            scheduled.append(number)
+
+            def finish():
+                time.sleep(0.05 * (number % 2))
+                return number
+
+            return finish
+
+        slots = {f"slot {n}": schedule for n in range(2)}
+        loop = CoordinatedLoop(slots, ["worker:0"], lambda *_: None)
+        done, times = [], []
+
+        def note(step, spent, number):
+            done.append(number)
+            times.append(spent.seconds)
+
+        loop.run(10, note, lambda step: step == 6, lambda step: False)
+        assert scheduled == done == list(range(1, 11))
+        assert min(times) > 0
+        begin = time.perf_counter()
+        loop.run(10, note)
+        assert sum(times[10:]) <= time.perf_counter() - begin
 
 
 CIFAR = {
@@ -110,8 +140,7 @@ def test_one_worker_trains_as_one_process_does(tmp_path):
         ("worker:0", "controller:0", "ps:0", "ps:1"),
         controller=True,
     )
-    # Two updates are in flight, and their results may arrive in another order.
-    assert sorted(made["losses"]) == pytest.approx(sorted(alone.losses), rel=1e-6)
+    assert made["losses"] == pytest.approx(alone.losses, rel=1e-6)
     assert made["cluster"]["staleness"] == [0] * 6
     evaluations = [one["loss"] for one in made["evaluations"]]
     assert evaluations == pytest.approx([one.loss for one in alone.evaluations], rel=1e-6)

@@ -243,7 +243,7 @@ class TestStuck:
         hang = threading.Event()
 
         def update(number):
-            return hang.wait(SECONDS) if number > 5 else True
+            return (lambda: hang.wait(SECONDS)) if number > 5 else lambda: True
 
         waiting = {"worker:0": 0.0, "worker:1": SECONDS}
         loop = CoordinatedLoop(
