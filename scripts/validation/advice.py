@@ -1,8 +1,8 @@
 """Simulates how often the advised number of further runs leads to a verdict.
 
-The advice is given for inconclusive comparisons. Noise is normal. An experiment or a comparison of
-a bisection is continued with the command in the advice, including all interim analyses. A
-comparison without pairs gets as many further processes of each of A and B.
+The advice is given for inconclusive comparisons. Noise is normal. An experiment is continued with
+the command in the advice, including all interim analyses. A comparison without pairs gets as many
+further processes of each of A and B.
 """
 
 from __future__ import annotations
@@ -15,16 +15,7 @@ import numpy as np
 
 from cnnbench.base.inference import AnalysisSchedule, InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, clear_verdict_probability
-from cnnbench.campaigns.bisect.answers import (
-    BAD,
-    GOOD,
-    SKIP,
-    BisectionStep,
-    bisect_answer,
-    follow_up_pairs,
-    policy_for_middle_commit,
-)
-from cnnbench.judge.compare import Judgement, MetricResult, Policy, Samples, Verdict, judge
+from cnnbench.judge.compare import Judgement, Samples, Verdict, judge
 from cnnbench.judge.compare.power import too_many_further
 from validation.studies import POLICY, Generator, Study, Sums, all_kept, percent_of
 from validation.verdicts import CLEAR, PASSES
@@ -66,17 +57,9 @@ def _advises(found: Judgement, measured: int, paired: bool) -> bool:
 class _Experiment:
     """A simulated experiment of `cnnbench ab`, which can be continued."""
 
-    def __init__(
-        self,
-        generator: Generator,
-        scatter: float,
-        truth: float,
-        planned: int,
-        policy: Policy = POLICY,
-    ) -> None:
+    def __init__(self, generator: Generator, scatter: float, truth: float, planned: int) -> None:
         self._drawn = generator, scatter, truth
         self._planned = planned
-        self._policy = policy
         self._made: tuple[InterimAnalysis, ...] = ()
         self.new: list[float] = []
 
@@ -93,25 +76,13 @@ class _Experiment:
                 looks=self._made,
                 plan=AnalysisSchedule(POLICY.alpha, self._planned, self._made),
             )
-            found = judge(samples, self._policy)
+            found = judge(samples, POLICY)
             left = analyses[number:]
-            chance = clear_verdict_probability(samples, left, self._policy) if left else 1.0
+            chance = clear_verdict_probability(samples, left, POLICY) if left else 1.0
             hopeless = chance < SMALLEST_CHANCE
             if found.verdict in CLEAR or hopeless:
                 break
         return found
-
-    def step(self, most: int) -> BisectionStep:
-        """Runs a session, and returns its result as a comparison of `cnnbench bisect`."""
-        found = self.session(most)
-        samples = Samples((1.0,) * len(self.new), (*self.new,))
-        result = MetricResult(samples=samples, judgement=found)
-        return BisectionStep(
-            commit="",
-            answer=bisect_answer(result, POLICY, about_work=False),
-            judgement=found,
-            pairs=len(self.new),
-        )
 
 
 def pairs(generator: Generator, scatter: float, truth: float, planned: int) -> tuple[bool, Verdict]:
@@ -121,38 +92,6 @@ def pairs(generator: Generator, scatter: float, truth: float, planned: int) -> t
     if found.verdict in CLEAR or not _advises(found, len(experiment.new), True):
         return False, found.verdict
     return True, experiment.session(found.needed or 0).verdict
-
-
-_VERDICTS = {GOOD: Verdict.SAME, BAD: Verdict.SLOWER, SKIP: Verdict.INCONCLUSIVE}
-
-
-def _bisected(experiment: _Experiment, planned: int) -> tuple[bool, BisectionStep]:
-    """Simulates a comparison of `cnnbench bisect` with up to `2 * planned` and advised pairs."""
-    most = 2 * planned
-    step = experiment.step(planned)
-    if step.is_undecided and (step.judgement.needed or most + 1) <= most:
-        step = experiment.step(most)
-    advised = follow_up_pairs([step], most) if step.is_undecided else 0
-    return advised > 0, experiment.step(advised) if advised else step
-
-
-def ends(generator: Generator, scatter: float, truth: float, planned: int) -> tuple[bool, Verdict]:
-    """Simulates the comparison of BAD with GOOD in `cnnbench bisect`."""
-    advised, step = _bisected(_Experiment(generator, scatter, truth, planned), planned)
-    return advised, _VERDICTS[step.answer]
-
-
-def between(
-    generator: Generator, scatter: float, truth: float, planned: int
-) -> tuple[bool, Verdict]:
-    """Simulates a later comparison of `cnnbench bisect`; BAD is slower by twice the threshold."""
-    bad = None
-    while bad is None or bad.answer != BAD:
-        _, bad = _bisected(_Experiment(generator, scatter, _TWICE, planned), planned)
-    policy = policy_for_middle_commit(bad, POLICY)
-    step = _Experiment(generator, scatter, truth, planned, policy)
-    advised, found = _bisected(step, planned)
-    return advised, _VERDICTS[found.answer]
 
 
 def processes(
@@ -172,8 +111,6 @@ def processes(
 KINDS: dict[str, Case] = {
     "pairs": pairs,
     "processes": processes,
-    "pairs of bisect, BAD": ends,
-    "pairs of bisect, a commit": between,
 }
 
 

@@ -224,7 +224,7 @@ def test_explain(at, words, call):
 
 @where(linked_worktree, without_commit)
 def test_bisect(at, fake_python, quick_processes, quick_answers, call):
-    quick = ("--pairs=6", "--most_pairs=6", "--burn_in=0", "--pairing=alternate")
+    quick = ("--pairs=6", "--burn_in=0", "--pairing=alternate")
     where = (f"--python={fake_python}", f"--results={at.path}/results")
     refused = at.refused or at.unknown  # it needs a working tree
     printed = call(

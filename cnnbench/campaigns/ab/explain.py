@@ -49,33 +49,24 @@ class NotExplainedError(BenchmarkError):
 def explain_or_notice(
     results: ResultsFolder,
     make_explanation: Callable[[], Explanation],
-    unchanged_result: str,
     print_notice: Callable[[str], None],
-    **about: str,
 ) -> Explanation | None:
-    """Explains a difference: reads the explanation that an earlier session has written to the
-    journal of a campaign or, if there is none, calls `make_explanation` and writes it there.
+    """Explains a verdict: reads the explanation that an earlier session has written to the journal
+    of an experiment or, if there is none, calls `make_explanation` and writes it there.
 
     Returns None, and prints why, if an explanation is impossible.
-
-    Args:
-      unchanged_result: the result that does not change if the user interrupts the explanation.
-      about: further values of the journal's note, such as the explained commit.
     """
     try:
         for note in results.earlier_journal_notes(EXPLANATION):
-            if about.items() <= note.items():
-                with contextlib.suppress(LookupError, ValueError):
-                    return Explanation.from_dict(note["document"])
+            with contextlib.suppress(LookupError, ValueError):
+                return Explanation.from_dict(note["document"])
         explanation = make_explanation()
-        results.add_journal_note(EXPLANATION, document=encode(explanation), **about)
+        results.add_journal_note(EXPLANATION, document=encode(explanation))
         return explanation
     except NotExplainedError as error:
         print_notice(f"not explained: {error}")
     except KeyboardInterrupt:
-        print_notice(
-            f"not explained, because it was interrupted; the {unchanged_result} does not change"
-        )
+        print_notice("not explained, because it was interrupted; the verdict does not change")
     return None
 
 

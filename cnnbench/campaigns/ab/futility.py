@@ -70,10 +70,7 @@ def clear_verdict_probability(
     clear = np.zeros(_DRAWS, bool)
     for level, counts in zip(levels, drawn, strict=True):
         low, centre, high = shift_intervals_of_counts(so_far, counts, 1 - level)
-        if policy.by_interval:
-            clear |= (low > floor) | (high < -floor)
-        else:
-            clear |= (low * high > 0) & (np.abs(centre) >= floor)
+        clear |= (low * high > 0) & (np.abs(centre) >= floor)
         is_excluded = {"higher": high <= floor, "lower": low >= -floor}
         names = [
             "lower" if (word == "slower") == metric.higher_is_better else "higher"

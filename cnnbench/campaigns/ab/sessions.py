@@ -128,13 +128,11 @@ class ExperimentState:
         experiment, planned = self.experiment, self.pair_limits[0]
         return _further_schedule(experiment.smallest_alpha, planned, self.past_analyses)
 
-    def final_comparison(
-        self, judge_together: bool = False, fail_on: tuple[str, ...] | None = None
-    ) -> Comparison | None:
+    def final_comparison(self, fail_on: tuple[str, ...] | None = None) -> Comparison | None:
         """The comparison that ended the experiment, at the last interim analysis.
 
-        Further pairs are judged by `further_schedule` or, if `judge_together`, once,
-        together with existing pairs. `fail_on` replaces the words of the experiment's --fail_on.
+        Further pairs are judged by `further_schedule` or, if the experiment is a part of another
+        campaign, in a new experiment. `fail_on` replaces the words of the experiment's --fail_on.
         If the last session was killed, or stopped before an analysis, the comparison contains no
         tests. None if no pair is complete.
         """
@@ -150,7 +148,8 @@ class ExperimentState:
         if fail_on is not None:
             criteria = replace(experiment.criteria, fail_on=fail_on)
             experiment = replace(experiment, criteria=criteria)
-        plan = None if judge_together else self.further_schedule
+        is_part = experiment.identity is None
+        plan = AnalysisSchedule(experiment.smallest_alpha) if is_part else self.further_schedule
         comparison = compare_pairs(experiment, base, new, self.past_analyses, plan)
         is_judged = self.has_clear_verdict if end is None else end["judged"]
         if not is_judged:

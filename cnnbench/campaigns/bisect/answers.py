@@ -6,19 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cnnbench.base.inference import ANALYSIS_STEP
 from cnnbench.base.text import percent, percent_range
 from cnnbench.campaigns.ab.sessions import ExperimentState
 from cnnbench.judge.compare import (
     ComparedConfiguration,
     Comparison,
     Judgement,
-    MetricResult,
     Policy,
     Verdict,
-    processes_needed,
 )
-from cnnbench.judge.compare.estimate import exceeds
 from cnnbench.judge.compare.power import too_many_further
 from cnnbench.judge.metrics.judged import THROUGHPUT
 
@@ -48,8 +44,7 @@ class BisectionStep:
 
     Attributes:
       answer: "good", "bad" or "skip".
-      judgement: change of images/sec relative to GOOD. `needed` is the number of pairs for an
-        answer.
+      judgement: change of images/sec relative to GOOD.
       confidence: confidence of the judgement's interval.
       pairs: number of measured pairs.
       about_work: whether bisect looks for the commit that changed the work, such as FLOPs, and not
@@ -69,7 +64,7 @@ class BisectionStep:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether more pairs of processes may give an answer about the commit."""
+        """Whether the commit was measured, but its pairs of processes give no answer."""
         return self.answer == SKIP and self.judgement.verdict is Verdict.INCONCLUSIVE
 
 
@@ -80,32 +75,27 @@ def skipped_step(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) ->
 
 
 def step_of_experiment(
-    commit: str, state: ExperimentState, usual: Policy, bad_step: BisectionStep | None
+    commit: str, state: ExperimentState, bad_step: BisectionStep | None
 ) -> BisectionStep:
-    """The answer about a commit, from an experiment with GOOD that has ended.
-
-    `usual` contains the thresholds of the comparison of BAD with GOOD, `bad_step` its answer. In
-    this comparison, `bad_step` is None.
+    """The answer about a commit, from an experiment with GOOD that has ended. `bad_step` is the
+    answer about BAD; None if the commit is BAD.
     """
-    end, comparison = state.last_end_event, state.final_comparison(state.is_alpha_spent)
+    end, comparison = state.last_end_event, state.final_comparison()
     assert end is not None
     assert comparison is not None
     step = skipped_step(commit, _OTHER_CONFIGURATION, Verdict.NOT_COMPARABLE)
     entry = shared_configuration(comparison)
     if entry is not None:
-        judgement, pairs = entry.main.judgement, min(len(entry.base), len(entry.new))
-        fewest = processes_needed(usual, paired=True)
-        if pairs < fewest:
-            judgement = replace(judgement, needed=fewest)
+        judgement = entry.main.judgement
         about_work = judgement.verdict is Verdict.CHANGED_WORK
         if bad_step is not None:
             about_work = bad_step.about_work
         step = BisectionStep(
             commit=commit,
-            answer=bisect_answer(entry.main, usual, about_work),
+            answer=bisect_answer(judgement.verdict, about_work),
             judgement=judgement,
-            confidence=usual.confidence,
-            pairs=pairs,
+            confidence=comparison.policy.confidence,
+            pairs=min(len(entry.base), len(entry.new)),
             about_work=about_work,
         )
     of_good = (record for entry in comparison.entries for record in entry.base)
@@ -126,46 +116,30 @@ def shared_configuration(comparison: Comparison) -> ComparedConfiguration | None
 
 
 def policy_for_middle_commit(step: BisectionStep, usual: Policy) -> Policy:
-    """Decision thresholds for a commit between GOOD and BAD: half of BAD's change. The whole
-    interval of the commit's change must lie on one side of it.
+    """The policy for a commit between GOOD and BAD: its threshold is half of BAD's change.
 
-    `step` is the comparison of BAD with GOOD. `usual` contains the thresholds of that comparison.
+    `step` is the comparison of BAD with GOOD. `usual` is the policy of that comparison.
     """
     change = step.judgement.change
     if change is None:
         return usual
     half = math.expm1(abs(math.log1p(change)) / 2)
-    return usual.replace(threshold=max(usual.threshold, half), by_interval=True)
+    return usual.replace(threshold=max(usual.threshold, half))
 
 
-def bisect_answer(result: MetricResult, usual_policy: Policy, about_work: bool) -> str:
-    """The answer about a commit ("good", "bad" or "skip"), from its comparison with GOOD.
-
-    In a search for changed work (`about_work`), one pair is enough. In a search for lower speed, an
-    open commit is bad if the whole interval is slower by more than the threshold in `usual_policy`.
+def bisect_answer(verdict: Verdict, about_work: bool) -> str:
+    """The answer about a commit ("good", "bad" or "skip"), from the verdict on the commit and GOOD.
+    `about_work` says whether the search is for changed work, and not for lower speed.
     """
-    if about_work:
-        return _TO_CHANGED_WORK.get(result.verdict, GOOD)
-    high = result.judgement.high
-    if result.verdict is Verdict.INCONCLUSIVE and high is not None and high < 0:
-        threshold = usual_policy.threshold_of(result.metric)
-        if exceeds(high, result.metric, threshold):
-            return BAD
-    return _TO_SLOWER.get(result.verdict, SKIP)
+    return _TO_CHANGED_WORK.get(verdict, GOOD) if about_work else _TO_SLOWER.get(verdict, SKIP)
 
 
-def follow_up_pairs(undecided: Sequence[BisectionStep], most_pairs: int) -> int:
-    """Number of pairs per commit that should give answers about the undecided commits.
-
-    The number is above `most_pairs`. 0 if more pairs would not help.
+def pairs_for_answers(undecided: Sequence[BisectionStep]) -> int:
+    """The number of pairs per commit with which a new search should give answers about the
+    undecided commits; 0 if more pairs would not help.
     """
-    pairs = most_pairs + ANALYSIS_STEP
-    for step in undecided:
-        needed = step.judgement.needed
-        if needed is None or too_many_further(needed - step.pairs, paired=True):
-            return 0
-        pairs = max(pairs, needed)
-    return pairs
+    pairs = [step.judgement.needed or step.judgement.at_least or 0 for step in undecided]
+    return 0 if 0 in pairs or too_many_further(max(pairs), paired=True) else max(pairs)
 
 
 def step_answer_text(step: BisectionStep) -> str:

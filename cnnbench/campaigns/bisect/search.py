@@ -14,15 +14,9 @@ from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.text import count_text, format_duration
 from cnnbench.campaigns.ab.asking import resolve_flags
 from cnnbench.campaigns.ab.experiment import AB, SIDES, Experiment
-from cnnbench.campaigns.ab.explain import (
-    PROFILES_OF_SIDES,
-    AbProfiler,
-    NotExplainedError,
-    explain_or_notice,
-)
 from cnnbench.campaigns.ab.pairing import choose_slice_seconds, why_not_interleavable
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
-from cnnbench.campaigns.ab.sessions import ExperimentState, find_experiment
+from cnnbench.campaigns.ab.sessions import find_experiment
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.ab.worktree import worktree
@@ -50,7 +44,6 @@ from cnnbench.campaigns.processes import (
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import Verdict
 from cnnbench.machine import repository
-from cnnbench.records.explanation import Explanation
 
 BISECT = CampaignKind(command="bisect", noun="bisection")
 """Kind of campaign for bisections. The journal contains the commits that cannot be measured. Every
@@ -68,7 +61,6 @@ class BisectionSettings:
       side: flags and Python interpreter of the processes.
       build: shell command that prepares a worktree; None to leave it as it is.
       experiment: settings of the experiments that compare commits with GOOD.
-      most_pairs: maximum number of pairs if the answer is not clear.
       pairing: value of --pairing: how the processes of a pair alternate.
     """
 
@@ -78,7 +70,6 @@ class BisectionSettings:
     side: AbSide
     build: str | None
     experiment: Experiment
-    most_pairs: int
     pairing: str
 
 
@@ -253,8 +244,11 @@ class Bisection:
         unusable = self._results.last_process_events.get(commit)
         if unusable is not None and self.steps:
             return skipped_step(commit, unusable["problem"])
-        state, step = self._usable_state(commit)
-        return None if self._target_pairs(state, step) else step
+        step = self._answer_from_pairs(commit)
+        if step is None or step.lost or step.good_fails:
+            return None
+        # A failure of BAD may have a cause that was removed since.
+        return None if step.judgement.verdict is Verdict.FAILED and not self.steps else step
 
     def compare_with_good(self, commit: str) -> ProcessRequests[BisectionStep]:
         """Compares a commit with GOOD, and returns the answer. Pairs from earlier sessions are
@@ -279,22 +273,19 @@ class Bisection:
                 self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
                 return skipped_step(commit, problem)
             refuse_shared_code(sides)
-            state, step = self._usable_state(commit)
-            seed = usual.seed + len(self.steps)
+            place = self._pairs_folder(commit)
+            state = find_experiment(place)
+            seed, most = usual.seed + len(self.steps), usual.most_pairs
             if state is not None:
                 seed, turn_seconds = state.experiment.seed, state.experiment.turn_seconds
-            experiment = replace(usual.with_sides(sides), seed=seed, turn_seconds=turn_seconds)
-            while most := self._target_pairs(state, step):
-                if step is not None:
-                    text = f"{commit[:12]} is undecided: continuing with up to {most} pairs"
-                    self._notice(text)
-                experiment = replace(experiment, most_pairs=most)
-                place, outer = self._pairs_folder(commit), self._results
-                with ResultsFolder(AB, place, experiment, resume=True, within=outer) as results:
-                    runner = ExperimentRunner(experiment, sides, results, self._campaign)
-                    yield from runner.requests()
-                experiment = replace(experiment, burn_in=0)
-                state, step = self._state_and_step(commit)
+                most = state.pair_limits[-1]
+            experiment = replace(
+                usual.with_sides(sides), seed=seed, turn_seconds=turn_seconds, most_pairs=most
+            )
+            with ResultsFolder(AB, place, experiment, resume=True, within=self._results) as results:
+                runner = ExperimentRunner(experiment, sides, results, self._campaign)
+                yield from runner.requests()
+        step = self._answer_from_pairs(commit)
         assert step is not None
         if step.good_fails:
             name = self.setting.good[:12]
@@ -305,38 +296,14 @@ class Bisection:
         """The results folder with the pairs of a commit and GOOD."""
         return self._results.folder / commit[:12]
 
-    def _state_and_step(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
-        """The state of a commit's experiment, and the answer about the commit; None if there is no
-        experiment, or if it has not ended.
+    def _answer_from_pairs(self, commit: str) -> BisectionStep | None:
+        """The answer about a commit from its measured pairs; None if its experiment has not
+        ended.
         """
         state = find_experiment(self._pairs_folder(commit))
         if state is None or state.last_end_event is None:
-            return state, None
-        usual, bad_step = self.setting.experiment.criteria.policy, self.steps.get(self.setting.bad)
-        return state, step_of_experiment(commit, state, usual, bad_step)
-
-    def _usable_state(self, commit: str) -> tuple[ExperimentState | None, BisectionStep | None]:
-        """The result of `_state_and_step` after earlier sessions.
-
-        The answer is None also if the commit must be measured again, because processes were killed
-        from outside, GOOD failed, or BAD failed when it was compared with GOOD.
-        """
-        state, step = self._state_and_step(commit)
-        if step is not None:
-            bad_fails = not self.steps and step.judgement.verdict is Verdict.FAILED
-            if step.lost or step.good_fails or bad_fails:
-                step = None
-        return state, step
-
-    def _target_pairs(self, state: ExperimentState | None, step: BisectionStep | None) -> int:
-        """The number of pairs up to which a commit is measured; 0 if its answer is final."""
-        if state is None:
-            return self._experiment.most_pairs
-        if step is None:
-            return state.pair_limits[-1]
-        most, needed = self.setting.most_pairs, step.judgement.needed
-        decides = step.is_undecided and needed is not None and needed <= most
-        return most if decides and state.pair_limits[-1] < most else 0
+            return None
+        return step_of_experiment(commit, state, self.steps.get(self.setting.bad))
 
     @cached_property
     def _good(self) -> AbSide:
@@ -387,35 +354,3 @@ class Bisection:
             ending = exit_sentence("the command", done.code)
             problem = f"{ending}; {last_output_text(log_tail(log))}"
             raise _BuildFailedError(f"does not build: {problem}")
-
-    def explain(self) -> Explanation | None:
-        """Explains by profiles, of this session or an earlier one, why the first bad commit is
-        slower than its parent.
-
-        Returns None if this commit was not found. If an explanation is impossible, also prints why.
-        """
-        if len(self.suspects) != 1:
-            return None
-        (commit,) = self.suspects
-        return explain_or_notice(
-            self._results, lambda: self._profile(commit), "answer", self._notice, commit=commit
-        )
-
-    def _profile(self, commit: str) -> Explanation:
-        parent = self.setting.history.parent(commit)
-        self._notice(f"profiling {commit[:12]} and {parent[:12]}, the commit before it")
-        with contextlib.ExitStack() as stack:
-            try:
-                a = stack.enter_context(self._built_side(parent, "a"))
-                b = stack.enter_context(self._built_side(commit, "b"))
-            except (_BuildFailedError, UsageError) as error:
-                raise NotExplainedError(str(error)) from error
-            place = self._results.folder / f"explain-{commit[:12]}"
-            kind = PROFILES_OF_SIDES
-            with ResultsFolder(kind, place, resume=True, within=self._results) as results:
-                return AbProfiler(
-                    sides={"a": a, "b": b},
-                    results=results,
-                    campaign=self._campaign,
-                    timeout=self.setting.experiment.timeout,
-                ).explain(store=True)

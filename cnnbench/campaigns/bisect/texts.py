@@ -9,6 +9,7 @@ from pathlib import Path
 from cnnbench.base.document import Answer, Paragraph, Row, Section, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.text import percent
+from cnnbench.campaigns.ab.experiment import SIDES
 from cnnbench.campaigns.bisect.answers import BAD, BisectionStep, step_answer_text
 from cnnbench.campaigns.bisect.history import GitHistory
 from cnnbench.campaigns.bisect.search import BISECT, Bisection
@@ -117,22 +118,31 @@ def why_no_search(step: BisectionStep) -> str:
 
 def _culprit(bisection: Bisection) -> list[Paragraph]:
     (commit,), history = bisection.suspects, bisection.setting.history
-    sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
-    again = shlex.join(["cnnbench", "ab", *sides, "--", *bisection.setting.side.flags])
-    if not Path.cwd().is_relative_to(history.repository):
-        again = f"cd {shlex.quote(str(history.repository))} && {again}"
     lines = (
         history.format_commit(commit),
         history.format_commit(commit, "%an, %as"),
         # The only remaining candidate must have been measured.
         _change(bisection.steps[commit]),
         *_commit_remarks(commit, history),
-        f"against the commit before it: {again}",
+        f"against the commit before it: {_command_on_parent_and_commit('ab', commit, bisection)}",
+        f"layers and causes: {_command_on_parent_and_commit('explain', commit, bisection)}",
     )
     return [
         Paragraph(f"{commit} is the first bad commit"),
         *(Paragraph(line, indent=6, whole=True) for line in lines),
     ]
+
+
+def _command_on_parent_and_commit(command: str, commit: str, bisection: Bisection) -> str:
+    """The command line that compares a commit (B) with the commit before it (A)."""
+    history, side = bisection.setting.history, bisection.setting.side
+    flags = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
+    if side.python is not None:
+        flags += [f"--{name}_python={side.python}" for name in SIDES]
+    line = shlex.join(["cnnbench", command, *flags, "--", *side.flags])
+    if Path.cwd().is_relative_to(history.repository):
+        return line
+    return f"cd {shlex.quote(str(history.repository))} && {line}"
 
 
 def _change(step: BisectionStep) -> str:

@@ -189,7 +189,7 @@ def _explain_verdict(runner: ExperimentRunner, options: AbFlags) -> Comparison:
     if not wanted:
         return judged
     profile, notice = partial(_explain_by_profiles, runner), runner.campaign.reporter.notice
-    explanation = explain_or_notice(runner.results, profile, "verdict", notice)
+    explanation = explain_or_notice(runner.results, profile, notice)
     runner.interrupted = was_interrupted()
     return replace(judged, explanation=explanation)
 

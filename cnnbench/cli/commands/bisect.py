@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base import plugins
-from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.asking import identity_of
 from cnnbench.campaigns.ab.experiment import MOST_PAIRS, Experiment
 from cnnbench.campaigns.ab.lengths import LENGTHS, LONGEST, SHORTEST
 from cnnbench.campaigns.ab.side import RESERVED, AbSide, check_flags_of_commit, refuse_flags
-from cnnbench.campaigns.bisect.answers import follow_up_pairs
+from cnnbench.campaigns.bisect.answers import pairs_for_answers
 from cnnbench.campaigns.bisect.history import GitHistory, find_repository_root, good_and_bad_hashes
 from cnnbench.campaigns.bisect.search import BISECT, Bisection, BisectionSettings
 from cnnbench.campaigns.bisect.texts import bisection_text, store_result, why_no_search
@@ -27,6 +26,7 @@ from cnnbench.cli.commands.campaign_flags import CampaignFlags
 from cnnbench.cli.commands.command_lines import (
     command_line_with_flags,
     printing_resume_command,
+    replace_flags,
     split_command_and_run_flags,
 )
 from cnnbench.cli.commands.judging import JudgingFlags
@@ -34,10 +34,8 @@ from cnnbench.cli.commands.sides import interpreter_path
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.compare import Criteria, Verdict
-from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.judge.metrics.judged import THROUGHPUT
 from cnnbench.machine.repository import uncommitted_changes_text
-from cnnbench.records.explanation import Explanation
 
 _ABOUT = """\
 Usage: cnnbench bisect GOOD BAD [FLAGS] -- FLAGS OF cnnbench run
@@ -54,9 +52,8 @@ name by its path in the repository:
 
 _EXIT_CODES = """\
 Exit codes: 0 the commit was found; 3 BAD is not slower than GOOD, or this is undecided, or skipped
-commits leave several candidates (the command that continues is printed if there is one); 4 GOOD or
-BAD fails; 2 wrong use; 130 interrupted: the table has the commits that were measured (continue with
---resume).
+commits leave several candidates; 4 GOOD or BAD fails; 2 wrong use; 130 interrupted: the table has
+the commits that were measured (continue with --resume).
 """
 
 
@@ -80,14 +77,9 @@ class BisectFlags(CampaignFlags):
         path="file",
     )
     pairs: int = redeclare_flag(
-        AbFlags, "pairs", help="Maximum number of pairs per commit if the answer is clear by then."
-    )
-    most_pairs: int = redeclare_flag(
         AbFlags,
         "pairs",
-        default=32,
-        help="Maximum number of pairs per commit if the answer is not clear after --pairs. A "
-        "commit without a clear answer is skipped.",
+        help="Maximum number of pairs per commit. A commit without a clear answer is skipped.",
     )
     burn_in: int = redeclare_flag(AbFlags, "burn_in")
     seconds: float | None = redeclare_flag(
@@ -106,12 +98,12 @@ class BisectFlags(CampaignFlags):
         "alpha",
         help="Two-sided significance level for each commit; 0.04 if not given.",
     )
-    explain: bool = flag(
-        False,
-        "Profile the commit that was found and the commit before it, and name the layers and "
-        "causes of the difference.",
-    )
     results: str = flag("bisect", "Folder for records, logs and the journal.", path="folder")
+    resume: bool = redeclare_flag(
+        CampaignFlags,
+        "resume",
+        help="Continue the search in --results: commits with an answer are not measured again.",
+    )
 
 
 _SPECS = specs_of(BisectFlags)
@@ -134,11 +126,8 @@ def main(argv: Sequence[str]) -> int:
     for name, commit in (("GOOD", setting.good), ("BAD", setting.bad)):
         if text := uncommitted_changes_text(name, commit, setting.history.repository):
             reporter.notice(text)
-    bisection, explanation = _run_bisection(setting, options, reporter, argv)
-    code = _print_result(bisection, reporter, argv)
-    if explanation is not None:
-        write_or_print_output(None, f"\n{sections_to_text(explanation_sections(explanation))}")
-    return code
+    bisection = _run_bisection(setting, options, reporter, argv)
+    return _print_result(bisection, reporter, options.results, argv)
 
 
 def _make_settings(
@@ -169,7 +158,6 @@ def _make_settings(
         side=side,
         build=options.build,
         experiment=experiment,
-        most_pairs=max(options.pairs, options.most_pairs),
         pairing=options.pairing,
     )
 
@@ -179,13 +167,14 @@ def _run_bisection(
     options: BisectFlags,
     reporter: ChildProcessReporter,
     argv: Sequence[str],
-) -> tuple[Bisection, Explanation | None]:
+) -> Bisection:
     policy = {
         "name": "bisection",
         "GOOD": setting.good,
         "BAD": setting.bad,
         "build": setting.build,
         "first_parent": options.first_parent,
+        "pairs": options.pairs,
         "seconds": setting.experiment.timed_seconds,
         **setting.experiment.criteria.policy.constants,
     }
@@ -209,10 +198,12 @@ def _run_bisection(
         with printing_resume_command(reporter, "bisect", argv, _SPECS, known):
             campaign.run_requests(bisection.requests())
         store_result(folder, bisection)
-        return bisection, bisection.explain() if options.explain else None
+        return bisection
 
 
-def _print_result(bisection: Bisection, reporter: ChildProcessReporter, argv: Sequence[str]) -> int:
+def _print_result(
+    bisection: Bisection, reporter: ChildProcessReporter, results: str, argv: Sequence[str]
+) -> int:
     write_or_print_output(None, bisection_text(bisection))
     bad_step = bisection.bad_step
     if len(bisection.suspects) == 1:
@@ -222,22 +213,25 @@ def _print_result(bisection: Bisection, reporter: ChildProcessReporter, argv: Se
         reporter.error(f"BAD ({bad_step.commit[:12]}) fails: {bad_step.judgement.reason}")
     elif not bisection.suspects:
         reporter.notice(why_no_search(bad_step))
-    for line in _next_step_lines(bisection, argv):
+    for line in _next_step_lines(bisection, results, argv):
         reporter.notice(line)
     return ExitCode.FAILED if failed else ExitCode.INCONCLUSIVE
 
 
-def _next_step_lines(bisection: Bisection, argv: Sequence[str]) -> Iterator[str]:
-    """Yields a line with the command line that continues an unsuccessful bisection, if any."""
+def _next_step_lines(bisection: Bisection, results: str, argv: Sequence[str]) -> Iterator[str]:
+    """Yields a line with what the user can do after an unsuccessful bisection, if anything: repeat
+    the search with more pairs in another folder than `results`, or measure killed processes again.
+    """
     steps = bisection.unanswered_steps
     undecided = [step for step in steps if step.is_undecided]
     if not undecided:
         if any(step.lost for step in steps):
             yield f"to go on: {command_line_with_flags('bisect', argv, _SPECS, resume=True)}"
         return
-    pairs = follow_up_pairs(undecided, bisection.setting.most_pairs)
+    pairs = pairs_for_answers(undecided)
     if not 0 < pairs <= MOST_PAIRS:
         yield "for a verdict, first find what disturbs the machine: cnnbench env --check"
     else:
-        command = command_line_with_flags("bisect", argv, _SPECS, most_pairs=pairs, resume=True)
-        yield f"to go on, with more pairs: {command}"
+        words = replace_flags(argv, _SPECS, ["resume"])
+        again = {"pairs": pairs, "results": f"{results}-{pairs}"}
+        yield f"for a verdict: {command_line_with_flags('bisect', words, _SPECS, **again)}"

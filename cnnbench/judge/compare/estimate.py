@@ -96,13 +96,6 @@ class SampleStatistics(Samples, Estimate):
     scatter: float | None
 
     @property
-    def by_interval(self) -> bool:
-        """Whether a change is relevant only if the whole interval exceeds the smallest relevant
-        change. Without pairs, sessions may drift by an unknown amount.
-        """
-        return self.policy.by_interval or not self.paired
-
-    @property
     def excludes_zero(self) -> bool:
         """Whether all changes in the confidence interval have the same sign."""
         return self.low is not None and self.high is not None and self.low * self.high > 0
@@ -118,10 +111,11 @@ class SampleStatistics(Samples, Estimate):
 
     @property
     def is_relevant(self) -> bool:
-        """Whether the direction of the change is certain, and the estimate or, if `by_interval`,
-        the whole interval exceeds the smallest relevant change.
+        """Whether the direction of the change is certain, and the estimate exceeds the smallest
+        relevant change. Without pairs, the whole interval must exceed it, because sessions may
+        drift by an unknown amount.
         """
-        if self.by_interval:
+        if not self.paired:
             return self.interval_exceeds_floor
         return self.excludes_zero and exceeds(self.change, self.metric, self.floor)
 

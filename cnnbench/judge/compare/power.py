@@ -196,7 +196,7 @@ def runs_for_verdict(statistics: SampleStatistics, alphas: tuple[float, float]) 
         found = np.zeros(_DRAWS, bool)
         for (width, certain), (centre, deviation) in zip(widths, simulated, strict=True):
             if truth >= floor:
-                least = centre - width * deviation * statistics.by_interval
+                least = centre - width * deviation * (not statistics.paired)
                 found |= (least >= floor) & (centre > certain * deviation)
             else:
                 worst = (centre if is_worse else -centre) + width * deviation

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cnnbench.judge.metrics.judged import STARTUP
-from cnnbench.records.codec import HIDDEN, NOT_EMPTY, document_keys
+from cnnbench.records.codec import HIDDEN, document_keys
 from cnnbench.records.metric import METRICS, Metric
 
 FAILURES = ("slower", "faster", "changed")
@@ -75,8 +75,6 @@ class Policy:
         of the share; otherwise 1.
       asked: whether an inconclusive result sets the exit code.
       questions: changes that a verdict must find or exclude, see `asked_directions`.
-      by_interval: whether the verdicts slower and faster require that the whole confidence interval
-        exceeds the threshold, so that at most alpha of the answers on either side are wrong.
     """
 
     threshold: float = 0.03
@@ -94,7 +92,6 @@ class Policy:
     questions: tuple[str, ...] = field(default=_QUESTIONS[:1], metadata=HIDDEN)
     fail_on: tuple[str, ...] | None = field(default=None, metadata=HIDDEN)
     gates: bool = field(default=False, metadata=HIDDEN)
-    by_interval: bool = field(default=False, metadata=NOT_EMPTY)
 
     def __post_init__(self) -> None:
         for name, level in (("alpha", self.alpha), ("further_alpha", self.further_alpha)):

@@ -51,7 +51,7 @@ def stored(folder: Path, own: Experiment, *sessions: dict[str, Any]) -> Experime
         experiment(given={"pairs": 8}, common=("--xla",), turn_seconds=0.3, timed_seconds=None),
         experiment(repeat=("gate", "a" * 12, "b" * 12), sequential=False),
         experiment(criteria=Criteria(allow_changed_work=True, allow_different=("cpu_model",))),
-        experiment(criteria=Criteria(policy=Policy(alpha=0.01, by_interval=True), rules=RULES)),
+        experiment(criteria=Criteria(policy=Policy(alpha=0.01), rules=RULES)),
         experiment(criteria=Criteria(metrics=("throughput", "memory"), fail_on=("slower",))),
     ],
 )

@@ -136,6 +136,6 @@ def test_what_prevents_an_explanation_is_said(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with results:
-        assert explain_or_notice(results, fail, "verdict", said.append) is None
-        assert explain_or_notice(results, interrupt, "verdict", said.append) is None
+        assert explain_or_notice(results, fail, said.append) is None
+        assert explain_or_notice(results, interrupt, said.append) is None
     assert ["no steps" in said[0], "verdict" in said[1]] == [True, True]

@@ -19,7 +19,6 @@ from cnnbench.base.inference import FIRST_ANALYSIS
 from cnnbench.base.terminal import ChildProcessReporter
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.side import AbSide
-from cnnbench.campaigns.bisect import search
 from cnnbench.campaigns.bisect.answers import (
     BAD,
     GOOD,
@@ -104,7 +103,6 @@ class Answered(Bisection):
             side=AbSide(flags=("--model=lenet",)),
             build=None,
             experiment=Experiment(seed=1, most_pairs=most_pairs, timeout=60.0),
-            most_pairs=64,
             pairing="alternate",
         )
         self.said = io.StringIO()
@@ -139,23 +137,14 @@ def bisected(tmp_path: Path) -> Callable[..., Answered]:
     return lambda given, **more: Answered(given, tmp_path / "repository", **more)
 
 
-@pytest.fixture
-def explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The explanation of a commit is its name."""
-    monkeypatch.setattr(search, "explain_or_notice", lambda *_, commit: commit)
-
-
 @pytest.mark.parametrize("culprit", [1, 5, 6, 9])
-def test_the_first_bad_commit_is_found(
-    bisected: Callable[..., Answered], explained: None, culprit: int
-) -> None:
+def test_the_first_bad_commit_is_found(bisected: Callable[..., Answered], culprit: int) -> None:
     found = bisected(answers(culprit))
     assert found.suspects == (str(culprit),)
     assert found.unanswered_steps == []
     assert found.measured[0] == "9"
     assert list(found.steps) == found.measured
     assert len(found.measured) <= 5
-    assert found.explain() == str(culprit)
 
 
 def test_commits_that_were_measured_before_are_not_measured_again(
@@ -168,23 +157,19 @@ def test_commits_that_were_measured_before_are_not_measured_again(
     assert found.said.getvalue().count("as measured before") == len(whole.measured)
 
 
-def test_where_bad_does_not_differ_nothing_is_searched(
-    bisected: Callable[..., Answered], explained: None
-) -> None:
+def test_where_bad_does_not_differ_nothing_is_searched(bisected: Callable[..., Answered]) -> None:
     for verdict, answer in ((SAME, GOOD), (FAILED, SKIP)):
         found = bisected({"9": step("9", verdict, answer)})
         assert (found.suspects, found.measured) == ((), ["9"])
         assert found.unanswered_steps == [found.bad_step]
-        assert found.explain() is None
 
 
-def test_skipped_commits_stay_suspects(bisected: Callable[..., Answered], explained: None) -> None:
+def test_skipped_commits_stay_suspects(bisected: Callable[..., Answered]) -> None:
     found = bisected(answers(5, "3", "4"))
     assert found.suspects == ("3", "4", "5")
     assert [one.commit for one in found.unanswered_steps] == [
         commit for commit in found.steps if commit in ("3", "4")
     ]
-    assert found.explain() is None
 
 
 MOST = f"{FIRST_ANALYSIS} to 32 pairs"

@@ -16,7 +16,7 @@ from cnnbench.campaigns.bisect.answers import (
     SKIP,
     BisectionStep,
     bisect_answer,
-    follow_up_pairs,
+    pairs_for_answers,
     policy_for_middle_commit,
 )
 from cnnbench.campaigns.bisect.history import GitHistory, good_and_bad_hashes
@@ -24,7 +24,6 @@ from cnnbench.campaigns.bisect.search import CommitSearch
 from cnnbench.campaigns.bisect.texts import bisection_text
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import Judgement, Policy, Verdict
-from cnnbench.judge.metrics.judged import THROUGHPUT
 
 
 class Line:
@@ -93,24 +92,15 @@ def test_a_stretch_that_does_not_build_is_left_in_a_few_steps():
         (Verdict.FASTER, GOOD, GOOD),
         (Verdict.SAME, GOOD, GOOD),
         (Verdict.NOT_SLOWER, GOOD, GOOD),
+        (Verdict.INCONCLUSIVE, SKIP, GOOD),
         (Verdict.CHANGED_WORK, SKIP, BAD),
         (Verdict.FAILED, SKIP, SKIP),
         (Verdict.NOT_COMPARABLE, SKIP, SKIP),
     ],
 )
 def test_answers_follow_from_verdicts(verdict, about_speed, about_work):
-    result = SimpleNamespace(verdict=verdict, judgement=Judgement(verdict=verdict, reason=""))
-    assert bisect_answer(result, Policy(), about_work=False) == about_speed
-    assert bisect_answer(result, Policy(), about_work=True) == about_work
-
-
-@pytest.mark.parametrize(
-    ("high", "expected"), [(-0.04, BAD), (-0.02, SKIP), (0.1, SKIP), (None, SKIP)]
-)
-def test_where_half_of_the_change_is_not_decided_the_usual_floor_is(high, expected):
-    judgement = Judgement(verdict=Verdict.INCONCLUSIVE, reason="", low=-0.3, high=high)
-    result = SimpleNamespace(verdict=judgement.verdict, judgement=judgement, metric=THROUGHPUT)
-    assert bisect_answer(result, Policy(), about_work=False) == expected
+    assert bisect_answer(verdict, about_work=False) == about_speed
+    assert bisect_answer(verdict, about_work=True) == about_work
 
 
 def test_between_the_floor_is_half_of_the_change_and_no_less_than_the_usual_one():
@@ -119,22 +109,20 @@ def test_between_the_floor_is_half_of_the_change_and_no_less_than_the_usual_one(
         found = replace(bad, judgement=replace(bad.judgement, change=change))
         policy = policy_for_middle_commit(found, Policy())
         assert policy.threshold == pytest.approx(threshold)
-        assert policy.by_interval == (change is not None)
+        assert policy.replace(threshold=0.03) == Policy()
 
 
 @pytest.mark.parametrize(
     ("needed", "pairs"),
-    [([40], 40), ([40, 60], 60), ([34], 36), ([232], 232), ([60, 233], 0), ([60, None], 0)],
+    [([40], 40), ([40, 60], 60), ([200], 200), ([60, 201], 0), ([60, None], 0)],
 )
-def test_the_pairs_to_settle_steps_are_those_of_their_sentences_or_the_smallest_further_ones(
-    needed, pairs
-):
+def test_a_new_search_has_the_pairs_that_the_sentences_of_undecided_commits_name(needed, pairs):
     open = step("c", SKIP)
-    steps = [
-        replace(open, pairs=32, judgement=replace(open.judgement, needed=number))
-        for number in needed
-    ]
-    assert follow_up_pairs(steps, most_pairs=32) == pairs
+    for name in ("needed", "at_least"):
+        steps = [
+            replace(open, judgement=replace(open.judgement, **{name: number})) for number in needed
+        ]
+        assert pairs_for_answers(steps) == pairs
 
 
 def test_every_commit_of_a_real_history_is_found(nets, git):
@@ -234,13 +222,15 @@ def test_a_found_merge_or_revert_is_called_so(nets, culprit, first_parent, told)
     folder, made = nets
     bad = step(made[culprit], BAD)
     setting = SimpleNamespace(
-        history=GitHistory(folder, first_parent), side=SimpleNamespace(flags=())
+        history=GitHistory(folder, first_parent),
+        side=SimpleNamespace(flags=(), python="/env/python"),
     )
     search = SimpleNamespace(
         setting=setting, steps={bad.commit: bad}, suspects=(bad.commit,), bad_step=bad
     )
     text = bisection_text(search)
     assert f"{made[culprit]} is the first bad commit" in text
+    assert text.count("--a_python=/env/python --b_python=/env/python") == len(("ab", "explain"))
     if told is None:
         assert "merge of" not in text
         assert "reverts" not in text

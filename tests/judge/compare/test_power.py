@@ -307,15 +307,3 @@ def test_numbers_of_pairs_of_a_new_experiment_by_single_values():
     assert runs_for_verdict(dataclasses.replace(found, scatter=None), BOTH) is None
     gone = dataclasses.replace(found, change=-1.0)
     assert runs_for_verdict(gone, BOTH) is None
-
-
-def test_a_whole_interval_beyond_the_threshold_takes_more_pairs():
-    new = around(100.0 * math.exp(0.1), 0.1, 12)
-    pairs = [
-        runs_for_verdict(
-            statistics_of(Samples([100.0] * 12, new, paired=True), policy, 1), (0.04, 0.04)
-        )
-        for policy in (Policy(by_interval=True), Policy())
-    ]
-    assert pairs[0] == 42
-    assert pairs[1] < 42

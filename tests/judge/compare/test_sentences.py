@@ -108,11 +108,6 @@ JUDGED = {
         [78.4, 88.2, 93.1, 103.0, 107.8, 117.6, 127.4],
         {"paired": True},
     ),
-    "the whole interval": (
-        PAIRS,
-        changed(*range(-8, 0)),
-        {"paired": True, "policy": Policy(by_interval=True)},
-    ),
 }
 FAMILIES = {
     "too few for ten configurations": (BASE, times(0.9)),
