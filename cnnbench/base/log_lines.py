@@ -27,6 +27,15 @@ _FATAL = re.compile(
     re.MULTILINE,
 )
 
+# What TensorFlow writes about each collective operation that a failed peer or operation aborts. The
+# operation also raises an error, which cnnbench reports in one line.
+_ABORTED = re.compile(
+    r"(?:E\d{4} |\d{4}-\d\d-\d\d [\d:.]+: E )[^\]\n]*\b(?:ring_alg|ring_reducer|ring_gatherer|"
+    r"hierarchical_tree_broadcaster|base_collective_executor)\.cc:\d+\] |"
+    r"Additional GRPC error information from remote target |:UNKNOWN:Error received from peer |"
+    r"The error could be from a previous operation\. Restart your program to reset\."
+)
+
 _FAULTY = "Unexpected Event status"
 """TensorFlow's message if a kernel or a copy fails on a GPU, for any reason."""
 
@@ -43,12 +52,13 @@ def error_line(text: str) -> str:
 
 def library_output_notices(log: str, *, hides_openblas: bool = False) -> str:
     """Formats the output of native libraries as cnnbench's notices. Lines that are already notices
-    are not changed.
+    are not changed; lines about aborted collective operations are omitted.
 
     `hides_openblas` omits the message with which OpenBLAS ends the process; use it if
     `fatal_message` is reported anyway.
     """
     lines = [line.removeprefix(_PREFIX) for line in log.split("\n") if line.strip()]
+    lines = [line for line in lines if not _ABORTED.match(line)]
     lines = [line for line in lines if not (hides_openblas and line.startswith(_OF_OPENBLAS))]
     return "".join(f"{notice_line(line)}\n" for line in lines)
 

@@ -32,7 +32,7 @@ _TIME = rf"{_ISO}|{_NAMED_DAY}|{_CLOCK}|{_SECONDS}"
 _TIMES = re.compile(_TIME)
 _STREAM = "<std(?:out|err)>"
 _OFFSET = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
-_END = re.compile(rf"(?:[\]>:|]|{_TIME})\s{{0,2}}$")
+_END = re.compile(rf"(?:[\]>:|]|{_TIME})\s{{0,2}}$|\t$")
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 
 # Lines that are not results: lines that TensorFlow, absl, glog and Python's warnings log, and

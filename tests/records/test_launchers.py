@@ -36,6 +36,8 @@ LAUNCHERS = {
     "launcher of an operator": "[pod/job-launcher-x7k/m] 2026-05-07T10:00:01Z [1,{rank}]<stdout>:",
     "docker compose": "train-{rank}  | ",
     "docker compose, colours": "\x1b[36mtrain-{rank}   |\x1b[0m ",
+    "parallel --tag": "{rank}\t",
+    "parallel --tag, several words": "--model=lenet {rank}\t",
     "ts": "May 07 10:00:{s:02} ",
     "ts %.s": "1778140800.{s:06} ",
     "ts with a date": "[2026-05-07 10:00:{s:02}] ",

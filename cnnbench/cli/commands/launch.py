@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from cnnbench.base.locks import LOGS, TemporaryFolder, lock_folder
 from cnnbench.base.terminal import LineWriter, print_notice, print_warning
+from cnnbench.base.urls import is_url
 from cnnbench.campaigns.job_session import JobSession
 from cnnbench.campaigns.launch import (
     JobLayout,
@@ -26,12 +28,15 @@ from cnnbench.campaigns.launch import (
 )
 from cnnbench.cli.commands import write_init_files
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags import flag, parse_command, specs_of, split_at_double_dash
+from cnnbench.flags import FLAGS, Params, flag, parse_command, specs_of, split_at_double_dash
 from cnnbench.records.files import ensure_writable
 
 _INIT_FILES = {"slurm": "slurm.sbatch", "kubernetes": "kubernetes.yaml"}
 # Flags of launch that a file of --init expresses by flags of its processes.
 _OF_INIT = ("init", "workers", "ps", "towers")
+# Flags that only read files or folders, which the image or the nodes of a Kubernetes job provide.
+_INPUTS = ("plugin", "data_dir", "backbone_model_path")
+_RESULTS = "/results"
 
 _ABOUT = """\
 Usage: cnnbench launch [FLAGS] -- [allreduce] FLAGS OF EVERY PROCESS
@@ -163,20 +168,69 @@ def _write_job(
         raise FlagError("init", system, f"is only for runs of workers and ps tasks, not {what}")
     if layout.size == 1:
         raise FlagError("workers", layout.workers, "with --init, must be at least 2 without --ps")
-    _ = plan_chief(command.args, layout, options.towers).network  # An unknown model is refused.
+    plan = plan_chief(command.args, layout, options.towers)
+    _ = plan.network  # An unknown model is refused.
     more = {"cluster_ps": layout.ps or None, "num_gpus": options.towers}
     own = flags_to_arguments({name: value for name, value in more.items() if value is not None})
     words = (*command.words, *own)
     if "\n" in "".join(words):
         raise UsageError(f"--init={system}: a flag contains a line break")
-    flags = shlex.join(words)
+    gpus = 0 if plan.params.device == "cpu" else plan.params.num_gpus
+    marks = {"@PROCESSES@": str(layout.size)}
     if system == "kubernetes":
-        # Kubernetes would replace $(NAME) by an environment variable. JSON texts are valid YAML.
-        items = [json.dumps(word.replace("$(", "$$(")) for word in words]
-        flags = f"\n{' ' * 12}".join(f"- {item}" for item in items)
+        stores_results = _check_result_paths(plan.params)
+        marks |= _kubernetes_marks(words, gpus, stores_results)
+    else:
+        asked = f"#SBATCH --gpus-per-node={gpus}\n" if gpus else ""
+        marks |= {"@FLAGS@": shlex.join(words), "@GPUS@\n": asked}
     template = _INIT_FILES[system]
-    marks = {"@PROCESSES@": str(layout.size), "@FLAGS@": flags}
     write_init_files(system, {Path(template): f"jobs/{template}"}, marks)
     if system == "kubernetes":
         print_notice("replace the image registry.example.org/cnnbench by your own")
+        if stores_results:
+            print_notice(f"replace the claim cnnbench-results by your own volume for {_RESULTS}")
     return ExitCode.OK
+
+
+def _check_result_paths(params: Params) -> bool:
+    """Returns whether the pods of a Kubernetes job write files. Raises FlagError for a path that
+    would be lost with the pod.
+    """
+    stores = False
+    for spec in FLAGS:
+        path = getattr(params, spec.name)
+        if not spec.path or not path or path == spec.default or spec.name in _INPUTS:
+            continue
+        if is_url(path):
+            continue
+        if not os.path.normpath(path).startswith(f"{_RESULTS}/"):
+            why = f"with --init=kubernetes, must be below {_RESULTS}, the volume of the pods"
+            raise FlagError(spec.name, path, f"{why}, or a URL" if "URL" in spec.path else why)
+        stores = True
+    return stores
+
+
+def _kubernetes_marks(words: Sequence[str], gpus: int, stores_results: bool) -> dict[str, str]:
+    """Returns the marks of kubernetes.yaml: flags, GPUs of a pod, and a volume for results."""
+    # Kubernetes would replace $(NAME) by an environment variable. JSON texts are valid YAML.
+    items = [json.dumps(word.replace("$(", "$$(")) for word in words]
+    limits = f"""\
+            limits:
+              nvidia.com/gpu: {gpus}     # Pods of parameter servers request GPUs, too.
+"""
+    mounts = f"""\
+          volumeMounts:
+            - name: results
+              mountPath: {_RESULTS}
+      volumes:
+        - name: results
+          persistentVolumeClaim:   # With access mode ReadWriteMany, because all pods mount it.
+            claimName: cnnbench-results
+      securityContext:
+        fsGroup: 10001             # The user of the image may write to the volume.
+"""
+    return {
+        "@FLAGS@": f"\n{' ' * 12}".join(f"- {item}" for item in items),
+        "@GPUS@\n": limits if gpus else "",
+        "@RESULTS@\n": mounts if stores_results else "",
+    }

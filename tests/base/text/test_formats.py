@@ -247,7 +247,14 @@ def test_what_is_no_duration(written):
 
 
 def test_messages_of_libraries():
-    assert log_lines.library_output_notices("a\n\n  b\ncnnbench: c\n").splitlines() == [
+    aborted = (
+        "E0000 00:00:1796122712.8   13582 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE\n"
+        "Additional GRPC error information from remote target /job:worker/replica:0/task:1\n"
+        ':UNKNOWN:Error received from peer  {grpc_message:"Socket closed", grpc_status:14}\n'
+        "The error could be from a previous operation. Restart your program to reset. [t='']\n"
+    )
+    log = f"a\n\n  b\n{aborted}cnnbench: c\n"
+    assert log_lines.library_output_notices(log).splitlines() == [
         *("cnnbench: a", "cnnbench: b", "cnnbench: c")
     ]
     assert log_lines.fatal_message("nothing") == ""

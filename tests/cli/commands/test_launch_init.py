@@ -36,7 +36,7 @@ print(json.dumps([str(job.task), job.worker_addresses, job.ps_addresses, flags])
 """
 
 
-OWN = ("--model=lenet", "--batch_size=32", "--trace_file=it's $(HOME) \"x")
+OWN = ("--model=lenet", "--batch_size=32", "--trace_file=/results/it's $(HOME) \"x")
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def written(call, tmp_path, monkeypatch):
     """written(SYSTEM, FLAG...): the path of the file that launch --init writes."""
     monkeypatch.chdir(tmp_path)
 
-    def written(system, *flags):
-        done = call("launch", f"--init={system}", *flags, "--", *OWN)
+    def written(system, *flags, own=OWN):
+        done = call("launch", f"--init={system}", *flags, "--", *own)
         return tmp_path / done.out.strip()
 
     return written
@@ -64,14 +64,14 @@ def test_slurm(tmp_path, written):
     assert len({json.dumps(rest) for _, *rest in tasks}) == 1
     flags = tasks[0][3]
     assert (flags["model"], flags["num_gpus"], flags["num_batches"]) == ("lenet", "2", "7")
-    assert flags["trace_file"] == "it's $(HOME) \"x"
+    assert flags["trace_file"] == "/results/it's $(HOME) \"x"
 
 
 def test_slurm_options_come_before_commands(written):
     lines = written("slurm", "--workers=2").read_text().splitlines()
     options = [number for number, line in enumerate(lines) if line.startswith("#SBATCH --")]
     commands = [number for number, line in enumerate(lines) if re.match(r"[^#\s]", line)]
-    assert len(options) == 5
+    assert len(options) == 6
     assert max(options) < min(commands)
 
 
@@ -114,6 +114,36 @@ def test_kubernetes(documents, monkeypatch):
     assert service["spec"]["clusterIP"] == "None"
 
 
+@pytest.mark.parametrize(
+    ("flags", "gpus"),
+    [
+        (("--model=lenet",), 1),
+        (("--model=lenet", "--num_gpus=8"), 8),
+        (("--model=lenet", "--device=cpu", "--num_gpus=8"), 0),
+    ],
+)
+def test_processes_request_the_gpus_that_they_use(written, flags, gpus):
+    text = written("slurm", "--workers=2", own=flags).read_text()
+    assert re.findall(r"^#SBATCH --gpus\S*", text, re.M) == (
+        [f"#SBATCH --gpus-per-node={gpus}"] if gpus else []
+    )
+    text = written("kubernetes", "--workers=2", own=flags).read_text()
+    assert "@" not in text
+    (job,) = (one for one in yaml.safe_load_all(text) if one["kind"] == "Job")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    limits = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
+    assert container["resources"] == {"requests": {"cpu": "4", "memory": "8Gi"}, **limits}
+
+
+def test_pods_have_a_volume_if_they_write_files(documents, written, tmp_path):
+    pod = documents["Job"]["spec"]["template"]["spec"]
+    (volume,) = pod["volumes"]
+    (mount,) = pod["containers"][0]["volumeMounts"]
+    assert (mount["name"], mount["mountPath"]) == (volume["name"], "/results")
+    (tmp_path / "kubernetes.yaml").unlink()
+    assert "volume" not in written("kubernetes", "--workers=2", own=("--model=lenet",)).read_text()
+
+
 @pytest.mark.skipif(find_spec("kubernetes_validate") is None, reason="needs kubernetes-validate")
 def test_kubernetes_by_its_schema(documents):
     import kubernetes_validate
@@ -131,6 +161,14 @@ def test_kubernetes_by_its_schema(documents):
         (
             ("--init=slurm", "--workers=2", "--", "--variable_update=parameter_server_strategy"),
             "not a job with a controller",
+        ),
+        (
+            ("--init=kubernetes", "--workers=2", "--", "--result_json=r.json"),
+            "--result_json=r.json: with --init=kubernetes, must be below /results",
+        ),
+        (
+            ("--init=kubernetes", "--workers=2", "--", "--train_dir=/results/../t"),
+            "the volume of the pods, or a URL",
         ),
         (("--init=slurm", "--workers=2", "--", "allreduce"), "not allreduce"),
         (("--init=slurm", "--workers=2", "--", "--model=nosuch"), "--model=nosuch: "),
