@@ -52,9 +52,6 @@ from cnnbench.records.metric import METRICS, Metric
 from cnnbench.records.run import AbPlace, KilledProcess, RunRecord
 from cnnbench.records.subject import Subject, add_subject
 
-MOST_REPEATS = 2
-"""Maximum number of further attempts at one pair."""
-
 # Verdicts that more pairs of processes cannot change.
 _HOPELESS = (
     Verdict.FAILED,
@@ -64,12 +61,11 @@ _HOPELESS = (
     Verdict.NOT_MEASURED,
 )
 
-_PAIRS_PER_REPEAT = 4
 _LEAST_PEAK = 1e9  # --peak_flops refuses smaller values.
 
 
 class PairFailedError(Exception):
-    """A pair was not measured. If `lost`, its processes were killed from outside too often, or the
+    """A pair was not measured. If `lost`, processes were killed from outside twice in a row, or the
     time is up; otherwise a process failed.
 
     The records of both processes are kept.
@@ -98,7 +94,7 @@ class ExperimentRunner:
         experiment was stopped.
       failure: the error that ended the experiment, or "".
       is_late: whether the experiment ended because the time was up, which is its `failure`, too.
-      lost: whether processes were killed from outside too often, or the time was up.
+      lost: whether processes were killed from outside twice in a row, or the time was up.
       interrupted: whether Ctrl-C ended the experiment. False if another campaign contains it.
       is_judged: whether the experiment reached its last analysis; False if it was stopped before.
     """
@@ -127,7 +123,6 @@ class ExperimentRunner:
         }
         self.failure = ""
         self.lost = self.interrupted = self.is_judged = self.is_late = False
-        self._most_repeats = math.ceil(self.analyses.most_pairs / _PAIRS_PER_REPEAT)
         notice = campaign.reporter.notice
         self._length = ChosenLength(experiment, results, notice, has_pairs=bool(earlier))
         # Records of the burn-in, by "a" and "b".
@@ -244,7 +239,7 @@ class ExperimentRunner:
 
         Results of a burn-in are used only if a process fails. `later_burn_ins` is the number of
         burn-in pairs that follow. Raises PairFailedError if a process failed by itself, if
-        processes of the pair were killed from outside too often, or if the time is up.
+        processes of the pair were killed from outside twice in a row, or if the time is up.
         """
         if self._is_time_up(number, self.seconds_per_pair or 0.0):
             self.is_late = True
@@ -273,8 +268,7 @@ class ExperimentRunner:
             label=what,
             standing=standing,
             sides=order,
-            repeats=MOST_REPEATS,
-            most_repeats=self._most_repeats,
+            repeated_if_killed=True,
         )
         samples = dict(zip(order, ended, strict=True))
         self._seconds |= {f"{prefix}-{side}": samples[side].seconds for side in SIDES}
@@ -285,12 +279,7 @@ class ExperimentRunner:
         if failed:
             text = "; ".join(f"{side.upper()}: {ended.message}" for side, ended in failed.items())
             lost = all(ended.lost for ended in failed.values())
-            if lost:
-                had = len(self.results.killed_processes[prefix])
-                all_had = self.results.repeated_attempts
-                text += f"; no repeat is left: {what} had {had} of {MOST_REPEATS}, "
-                text += f"all pairs {all_had} of {self._most_repeats}"
-            raise PairFailedError(text, lost)
+            raise PairFailedError(f"{text}; twice in a row" if lost else text, lost)
         if burn_in and not later_burn_ins:
             self._choose_length(self._burn_ins)
 

@@ -49,7 +49,7 @@ class BisectionStep:
       pairs: number of measured pairs.
       about_work: whether bisect looks for the commit that changed the work, such as FLOPs, and not
         the speed.
-      lost: whether the commit's processes were killed from outside too often.
+      lost: whether the commit's processes were killed from outside twice in a row.
       good_fails: whether processes of GOOD failed.
     """
 

@@ -94,8 +94,8 @@ class RequestBatch:
       standing: how far the campaign is, for the line that a terminal shows while a process runs; if
         empty, the number and the label of the process.
       sides: names of the processes if the batch is only valid as a whole; otherwise empty.
-      repeats: number of further attempts if processes were killed from outside.
-      most_repeats: number of further attempts for all batches of the folder together.
+      repeated_if_killed: whether the batch runs once more if its processes were killed from
+        outside.
     """
 
     folder: ResultsFolder
@@ -107,8 +107,7 @@ class RequestBatch:
     label: str = ""
     standing: str = ""
     sides: Sequence[str] = ()
-    repeats: int = 0
-    most_repeats: int = 0
+    repeated_if_killed: bool = False
 
 
 ProcessRequests: TypeAlias = Generator[RequestBatch, Sequence[ProcessResult], _Result]
@@ -417,8 +416,7 @@ def _store_result(
     with the path and the digest of a record that later sessions read.
     """
     folder = batch.folder
-    attempts = folder.killed_processes.get(batch.name, ())
-    lost = [process for attempt in attempts for process in attempt]
+    lost = folder.killed_processes.get(batch.name, ())
     ended = replace(ended, document=request.place(ended.document, lost))
     target = request.target
     if batch.sides:
@@ -453,29 +451,28 @@ def _store_result(
 def _retry_if_killed(
     batch: RequestBatch, results: Mapping[str, ProcessResult], notice: Callable[[str], None]
 ) -> bool:
-    """Whether a batch must run again, because processes were killed from outside and the limits of
-    the batch allow a further attempt.
+    """Whether a batch must run again, because processes were killed from outside for the first
+    time.
 
     If so, the records and logs of the failed attempt are renamed, and `notice` prints why.
     `results` contains the results of all processes of the batch by name.
     """
     failed = [request for request in batch.requests if results[request.name].status != "ok"]
-    if not batch.repeats or not failed or not all(results[one.name].lost for one in failed):
+    killed = bool(failed) and all(results[one.name].lost for one in failed)
+    if not (killed and batch.repeated_if_killed):
         return False
     names = [request.name for request in batch.requests]
     sides = dict(zip(names, batch.sides, strict=True))
     lost = [KilledProcess(side=sides[one.name], how=results[one.name].lost) for one in failed]
     lost.sort(key=lambda process: process.side)
     folder = batch.folder
-    attempts = folder.killed_processes.setdefault(batch.name, [])
-    is_left = folder.repeated_attempts < batch.most_repeats
-    again = len(attempts) < batch.repeats and is_left
+    again = batch.name not in folder.killed_processes
     folder.journal.add(LOST, pair=batch.name, names=names, lost=encode(lost), again=again)
     if again:
-        attempts.append(lost)
+        folder.killed_processes[batch.name] = lost
         for request in batch.requests:
             for path in (folder.pending_record_path(request.name), request.command.log):
-                folder.move(path, path.with_stem(f"{request.name}-lost-{len(attempts)}"))
+                folder.move(path, path.with_stem(f"{request.name}-lost"))
         hows = " and ".join(f"{process.side.upper()} was {process.how}" for process in lost)
         notice(f"{batch.label} is measured again: {hows}")
     return again

@@ -305,25 +305,18 @@ class ResultsFolder:
         return last_process_events(self.earlier)
 
     @cached_property
-    def killed_processes(self) -> dict[str, list[list[KilledProcess]]]:
-        """The processes of repeated attempts that were killed from outside, by name of the batch.
+    def killed_processes(self) -> dict[str, Sequence[KilledProcess]]:
+        """The processes of repeated batches that were killed from outside, by name of the batch.
 
-        There is one list for each attempt. The OOM killer may have killed a process, for example.
+        The OOM killer may have killed a process, for example.
         """
-        lost_by_pair: dict[str, list[list[KilledProcess]]] = {}
-        for event in self.earlier:
-            if event.get("event") == LOST and event.get("again"):
-                lost = [
-                    KilledProcess(side=process["side"], how=process["how"])
-                    for process in event["lost"]
-                ]
-                lost_by_pair.setdefault(event["pair"], []).append(lost)
-        return lost_by_pair
-
-    @property
-    def repeated_attempts(self) -> int:
-        """Number of repeated attempts of all batches in the folder together."""
-        return sum(map(len, self.killed_processes.values()))
+        return {
+            event["pair"]: [
+                KilledProcess(side=process["side"], how=process["how"]) for process in event["lost"]
+            ]
+            for event in self.earlier
+            if event.get("event") == LOST and event.get("again")
+        }
 
     def move(self, path: Path, target: Path) -> None:
         """Renames a file in the results folder; raises BenchmarkError if this is impossible."""

@@ -34,8 +34,8 @@ _EXIT_CODES = """\
 Flags, interpreters, code and variables that A and B define differently may always differ.
 
 Exit codes: 0 no regression; 1 B is slower or computes something else (or what --fail_on names); 3
-inconclusive or not comparable; 4 a process failed, or processes were killed too
-often; 2 wrong use; 130 interrupted: the change so far is printed without a verdict (continue with
+inconclusive or not comparable; 4 a process failed, or processes were killed twice in
+a row; 2 wrong use; 130 interrupted: the change so far is printed without a verdict (continue with
 --resume).
 """
 

@@ -64,8 +64,8 @@ ci explains gates; --init writes the files with which a CI system runs a gate.
 
 _EXIT_CODES = """\
 Exit codes: 0 no regression; 1 HEAD is slower or computes something else (or what --fail_on names);
-3 inconclusive or not comparable; 4 a process failed, or processes were killed too
-often; 2 wrong use; 130 interrupted.
+3 inconclusive or not comparable; 4 a process failed, or processes were killed
+twice in a row; 2 wrong use; 130 interrupted.
 """
 
 OUTPUT = "GATE_OUTPUT"

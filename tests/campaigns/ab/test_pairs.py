@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from stand_ins import StandIns, failed, value_of, well
@@ -39,13 +39,14 @@ ENDS = {
     "failed": failed,
     "killed": lambda record: replace(failed(record, "killed"), **KILLED),
 }
+End: TypeAlias = str | BaseException
 KILLED = {"status": "killed", "lost": "killed by SIGKILL"}
 
 
 def side_processes(
     runs: Callable[..., RunRecord],
     speed: float,
-    ends: Mapping[str, str | BaseException],
+    ends: Mapping[str, End | list[End]],
     edited: str,
 ) -> StandIns:
     """Processes of A have the speed 100, those of B another one.
@@ -53,7 +54,8 @@ def side_processes(
     Args:
       runs: makes records.
       speed: of B.
-      ends: how processes end, by name: a word of `ENDS`, or an exception.
+      ends: how processes end, by name: a word of `ENDS`, or an exception. A list has one for each
+        attempt.
       edited: name of the first process of B that differs in a recorded property.
     """
 
@@ -66,6 +68,8 @@ def side_processes(
         if name[0].isdigit() and name.endswith("-b") and name >= edited:
             record = replace(record, environment={**record.environment, "env_EDITED": "1"})
         how = ends.get(name, "")
+        if isinstance(how, list):
+            how = how.pop(0)
         if isinstance(how, BaseException):
             raise how
         return replace(ENDS.get(how, well)(record), seconds=3.0)
@@ -83,7 +87,7 @@ def ran(tmp_path: Path, runs: Callable[..., RunRecord]) -> Ran:
 
     def ran(
         speed: float,
-        ends: Mapping[str, str | BaseException] | None = None,
+        ends: Mapping[str, End | list[End]] | None = None,
         *,
         resume: bool = False,
         within: bool = False,
@@ -197,12 +201,19 @@ def test_a_burn_in_that_fails_ends_it_too(ran: Ran) -> None:
     assert len(campaign.names) == 2
 
 
-def test_processes_that_are_killed_too_often_are_lost(ran: Ran) -> None:
-    runner, campaign = ran(50.0, {"0001-a": "killed"})
-    assert runner.lost
-    assert runner.failure.startswith("A: killed; ")
-    # Two further attempts at the pair.
-    assert campaign.names.count("0001-a") == 3
+def test_pairs_that_are_killed_are_left_out_but_not_two_in_a_row(ran: Ran, tmp_path: Path) -> None:
+    runner, campaign = ran(50.0, {f"000{n}-b": ["killed", ""] for n in (2, 3, 4)})
+    assert (verdict(runner), runner.failure) == (Verdict.SLOWER, "")
+    assert [campaign.names.count(f"000{n}-{side}") for n in (1, 2, 3, 4) for side in "ab"] == [
+        *(1, 1, 2, 2, 2, 2, 2, 2)
+    ]
+    assert [len(records) for records in runner.records.values()] == [FIRST_ANALYSIS] * 2
+    (tmp_path / "r").rename(tmp_path / "before")
+    runner, campaign = ran(50.0, {"0003-a": ["killed", "killed"]})
+    assert (runner.lost, runner.is_judged) == (True, False)
+    assert runner.failure == "A: killed; twice in a row"
+    assert campaign.names[-4:].count("0003-a") == 2
+    assert len(load_complete_pairs(tmp_path / "r")) == 2
 
 
 def test_an_interrupt_keeps_the_pairs_and_the_experiment_goes_on(ran: Ran, tmp_path: Path) -> None:

@@ -232,8 +232,7 @@ def test_a_pair_that_was_killed_is_measured_again(folder: ResultsFolder, documen
                 name="p",
                 label="pair",
                 sides=("a", "b"),
-                repeats=2,
-                most_repeats=4,
+                repeated_if_killed=True,
             )
         )
 
@@ -245,30 +244,25 @@ def test_a_pair_that_was_killed_is_measured_again(folder: ResultsFolder, documen
     (lost,) = folder.journal.read("lost")
     assert (lost["pair"], lost["again"], lost["lost"]) == ("p", True, [encode(killed)])
     assert sorted(path.name for path in (folder.folder / "logs").glob("*lost*.log")) == [
-        *("p-a-lost-1.log", "p-b-lost-1.log")
+        *("p-a-lost.log", "p-b-lost.log")
     ]
     assert "measured again" in campaign.said.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("results", "limits", "runs"),
+    ("results", "repeated", "runs"),
     [
-        ([KILLED, OK], {"repeats": 0, "most_repeats": 9}, 2),
-        ([KILLED, OK] * 3, {"repeats": 2, "most_repeats": 9}, 6),
-        ([KILLED, OK] * 2, {"repeats": 2, "most_repeats": 1}, 4),
+        ([KILLED, OK], False, 2),
+        ([KILLED, OK] * 2, True, 4),
         # One that failed by itself would fail again.
-        ([KILLED, FAILED], {"repeats": 2, "most_repeats": 9}, 2),
+        ([KILLED, FAILED], True, 2),
     ],
 )
 def test_attempts_are_limited(
-    folder: ResultsFolder,
-    document: Any,
-    results: list[ProcessResult],
-    limits: dict[str, int],
-    runs: int,
+    folder: ResultsFolder, document: Any, results: list[ProcessResult], repeated: bool, runs: int
 ) -> None:
     campaign = Given(document, *results)
-    ended = batch(campaign, folder, **limits)
+    ended = batch(campaign, folder, repeated_if_killed=repeated)
     assert len(campaign.started) == runs
     assert ended[0].status == "killed"
 

@@ -302,12 +302,12 @@ def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, bisect,
 def test_a_commit_whose_processes_are_killed_is_measured_again_later(
     call, repository, bisect, tmp_path, git
 ):
-    kills = {"kill": {"0001-b": 3}, "kills": str(tmp_path)}
-    folder = repository({"speed": 100}, {"speed": 101, "salt": 1, **kills}, {"speed": 50})
+    kills = {"kill": {"0001-b": 2}, "kills": str(tmp_path)}
+    once = {"kill": {"0002-b": 1}, "kills": str(tmp_path)}
+    folder = repository({"speed": 100}, {"speed": 101, "salt": 1, **kills}, {"speed": 50, **once})
     err = bisect("main~2", "main", code=3).err
-    assert re.search("pair 1 .* B .*SIGKILL", err)
-    assert "skipped: B: " in err
-    assert "pair 1 had 2 of 2" in err
+    assert "pair 2 is measured again: B was killed by SIGKILL" in err
+    assert re.search("skipped: B: .*SIGKILL.*; twice in a row", err)
     out, err = call(*going_on(err))
     assert f"{git(folder, 'rev-parse', 'main')} " in out
     assert "SIGKILL" not in err

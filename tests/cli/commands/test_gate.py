@@ -97,6 +97,24 @@ def test_a_change_is_measured_against_the_commit_that_it_started_from(
 
 
 @pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize(("kills", "code", "pairs"), [(1, 1, 6), (2, 4, 1)])
+def test_a_killed_pair_is_left_out_and_two_in_a_row_end_it(
+    call, repository, git, tmp_path, kills, code, pairs
+):
+    killed = {"speed": 80, "kill": {"0002-b": kills}, "kills": str(tmp_path)}
+    (repository / "fake.json").write_text(json.dumps(killed))
+    git(repository, "commit", "--quiet", "-am", "the killed change")
+    done = call("gate", "main", f"--results={tmp_path}/results", *SHORT, *NETWORK, code=code)
+    assert "pair 2 is measured again: B was killed by SIGKILL" in done.err
+    assert ("; twice in a row; " in done.err) == (kills > 1)
+    states = [
+        json.loads(path.read_text())["status"]
+        for path in sorted((tmp_path / "results" / "runs" / "b").glob("*.json"))
+    ]
+    assert states == ["ok"] * pairs + ["failed"] * (kills > 1)
+
+
+@pytest.mark.usefixtures("measured")
 def test_commits_that_are_not_comparable_and_the_command_that_compares_them(
     call, repository, git, tmp_path
 ):
