@@ -258,7 +258,9 @@ class SuiteEntry(EntrySettings):
     Each item on an axis of the matrix is a set of flags, and so is each item of `include`; the keys
     of `launch` are flags here. An item of `exclude` is a set of flags, each with one or several
     values; configurations with this combination are removed. An optional entry is skipped if its
-    flags contain environment variables that are not set.
+    flags contain environment variables that are not set. The configurations of an entry with
+    `alternatives` are ways to do the same work: those that are refused are left out, and the
+    summary compares their speeds.
     """
 
     node: YamlNode
@@ -267,6 +269,7 @@ class SuiteEntry(EntrySettings):
     include: tuple[FlagNodes, ...] = _key_field(_read_includes, ())
     exclude: tuple[YamlNode, ...] = _key_field(_read_excludes, ())
     optional: bool = _key_field(_read_boolean, False)
+    alternatives: bool = _key_field(_read_boolean, False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +356,8 @@ class SweepCase:
       flags: texts of flags by name; the values of a list flag are separated by commas.
       nodes: positions of the flags in the suite file.
       varied: names of the flags that vary, which may be keys of `launch`.
+      included: whether the configuration is an item of `include`, whose flags have priority over
+        flags for all runs.
       launch: the processes of the run's job; None for a run in one process.
       resolved, key: set for cases in a plan. Equal configurations in equal environments have equal
         keys.
@@ -364,6 +369,7 @@ class SweepCase:
     flags: Mapping[str, str]
     nodes: FlagNodes
     varied: tuple[str, ...]
+    included: bool = False
     launch: JobLayout | None = None
     resolved: ResolvedRun = field(default_factory=ResolvedRun)
     key: str = ""
@@ -413,7 +419,7 @@ def _expand_matrix(entry: SuiteEntry) -> tuple[SweepCase, ...]:
     only_included = bool(entry.include) and not entry.axes
     products = [] if only_included else list(itertools.product(*entry.axes))
     made = _remove_excluded(entry, [_make_sweep_case(entry, sets) for sets in products])
-    made += [_make_sweep_case(entry, (flags,)) for flags in entry.include]
+    made += [replace(_make_sweep_case(entry, (flags,)), included=True) for flags in entry.include]
     seen: dict[str, SweepCase] = {}
     for configuration in made:
         if configuration.name in seen:

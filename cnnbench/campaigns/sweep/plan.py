@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from cnnbench.base.plugins import load_plugins_of_flags
 from cnnbench.base.text import first_few, unknown_key_message
 from cnnbench.base.values import labels_from_config
 from cnnbench.campaigns.launch import resolve_run
@@ -30,13 +31,26 @@ from cnnbench.records.subject import Subject
 class SweepPlan(NamedTuple):
     """The configurations of a sweep, and notices to print before the first run.
 
-    The cases are in the order of the suite file.
+    The cases are in the order of the suite file. `refused` contains a line for each configuration
+    that is left out because its flags are refused, with the reason.
     """
 
     suite: str
     cases: tuple[SweepCase, ...]
     notices: tuple[str, ...]
     subject: Subject = Subject()
+    refused: tuple[str, ...] = ()
+
+
+class _RefusedError(UsageError):
+    """A configuration cannot run with its flags, although each value is valid for its flag.
+
+    `reason` is the message without file, line and name of the configuration.
+    """
+
+    def __init__(self, message: UsageError, reason: str) -> None:
+        self.reason = reason
+        super().__init__(str(message))
 
 
 def plan_sweep(
@@ -53,7 +67,7 @@ def plan_sweep(
     Args:
       facts: properties of this machine, which are part of the keys (like `subject.revision`).
       flags_for_all: texts of flags by name. They are added to all configurations whose command has
-        the flag.
+        the flag. Items of `include` keep the flags that they set.
       pattern: regular expression that the names must match. Other configurations are not checked,
         because their flags may not work on this machine.
     """
@@ -72,15 +86,24 @@ def plan_sweep(
     if not configurations:
         raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
     cases: dict[str, SweepCase] = {}
+    refused: dict[str, _RefusedError] = {}
     for configuration in _filter(configurations, pattern):
-        case = _resolve_case(configuration, environment, flags_for_all, notices)
-        if case.key in cases:
-            raise configuration.entry.node.error(
-                f'"{case.name}" is the same run as "{cases[case.key].name}"; their records '
-                "could not be distinguished"
-            )
-        cases[case.key] = case
-    listed = tuple(dict.fromkeys(notices))
+        try:
+            case = _resolve_case(configuration, environment, flags_for_all, notices)
+            if case.key in cases:
+                same = f'the same run as "{cases[case.key].name}"'
+                message = f'"{case.name}" is {same}; their records could not be distinguished'
+                raise _RefusedError(case.entry.node.error(message), same)
+        except _RefusedError as error:
+            if not configuration.entry.alternatives:
+                raise
+            refused[configuration.name] = error
+        else:
+            cases[case.key] = case
+    if not cases:
+        raise next(iter(refused.values()))
+    left_out = tuple(f"{name}: left out: {error.reason}" for name, error in refused.items())
+    listed = tuple(dict.fromkeys((*notices, *left_out)))
     # By default, there are as many processes of each case as a verdict needs.
     commands = {case.entry.command for case in cases.values()}
     needed = {
@@ -90,7 +113,7 @@ def plan_sweep(
         replace(case, repeats=case.entry.repeats or needed[case.entry.command])
         for case in cases.values()
     )
-    return SweepPlan(suite.name, tuple(planned), listed, subject)
+    return SweepPlan(suite.name, tuple(planned), listed, subject, left_out)
 
 
 def _filter(configurations: Sequence[SweepCase], pattern: str | None) -> list[SweepCase]:
@@ -153,10 +176,12 @@ def _resolve_case(
             reason = f'"{name}" is a key of launch' if name in LAUNCH else reason
             raise node.error(reason or unknown_key_message(name, known))
     for name, text in flags_for_all.items():
-        if name in configuration.varied:
+        if name in configuration.varied and not configuration.included:
             reason = f'is what "{entry.name}" varies; choose with --filter'
             raise FlagError(name, text, reason)
-    own = {name: text for name, text in flags_for_all.items() if name in known}
+    kept = configuration.varied if configuration.included else ()
+    taken = known.keys() - set(kept)
+    own = {name: text for name, text in flags_for_all.items() if name in taken}
     flags = {**configuration.flags, **own}
     only_of_runs = (("bounds", entry.bounds), ("launch", configuration.launch))
     for name, value in only_of_runs if entry.command != "run" else ():
@@ -173,11 +198,22 @@ def _resolve_case(
 
 
 def _resolve_flags(configuration: SweepCase, flags: Mapping[str, str]) -> ResolvedRun:
-    """Resolves the flags of a configuration. Errors name the line of the flag in the suite file."""
+    """Resolves the flags of a configuration. Errors name the line of the flag in the suite file.
+
+    Raises _RefusedError if the values are valid, but the run is refused.
+    """
     entry = configuration.entry
     try:
-        values = parse_flag_texts(flags, flag_specs_of(entry.command))
+        specs = flag_specs_of(entry.command)
+        values = parse_flag_texts(flags, specs)
         _refuse_flags(values)
+        if entry.alternatives:  # A mistake in a value must not leave out a configuration.
+            load_plugins_of_flags(values)
+            for name, value in values.items():
+                specs[name].check(value)
+    except UsageError as error:
+        raise _error_about(configuration, error) from None
+    try:
         if entry.command == "allreduce":
             return resolve_all_reduce(values)
         args = args_from_values(values)
@@ -187,11 +223,14 @@ def _resolve_flags(configuration: SweepCase, flags: Mapping[str, str]) -> Resolv
         resolved = resolve_run(args)
         # Its records have other batch sizes than those of the same run without the flag.
         return replace(resolved, identity={**resolved.identity, "find_batch_size": True})
-    except FlagError as error:
-        node = configuration.nodes.get(error.flag, entry.node)
-        raise node.error(f"{configuration.name}: {error}") from None
     except (UsageError, DataError) as error:
-        raise entry.node.error(f"{configuration.name}: {error}") from None
+        raise _RefusedError(_error_about(configuration, error), str(error)) from None
+
+
+def _error_about(configuration: SweepCase, error: UsageError | DataError) -> UsageError:
+    flag = error.flag if isinstance(error, FlagError) else ""
+    node = configuration.nodes.get(flag, configuration.entry.node)
+    return node.error(f"{configuration.name}: {error}")
 
 
 def _refuse_flags(values: Mapping[str, Any]) -> None:

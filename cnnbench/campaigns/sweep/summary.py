@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cnnbench.base.document import Answer, Paragraph, Row, Table, make_table, numeric_cell
+from cnnbench.base.document import (
+    Answer,
+    Paragraph,
+    Row,
+    Table,
+    interval_cell,
+    make_table,
+    numeric_cell,
+)
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.inference import standard_deviation
 from cnnbench.base.stats import ValuesByProcess, median
@@ -56,6 +64,8 @@ class SummaryRow:
       verdicts: HELD, VIOLATED or UNKNOWN for each bound, and a text.
       reported: name of the configuration in compare and report; "" for all-reduces.
       pauses: text about slow steps that the median step does not show; "" if there are none.
+      share: median speed as a share of the fastest configuration of the entry; None if the entry
+        has no `alternatives`.
     """
 
     name: str
@@ -68,6 +78,12 @@ class SummaryRow:
     verdicts: tuple[tuple[str, str], ...]
     reported: str = ""
     pauses: str = ""
+    share: float | None = None
+
+    @property
+    def speeds(self) -> ValuesByProcess:
+        """The images/sec of the processes, or the bytes/sec of all-reduces."""
+        return self.throughputs if self.throughputs.values else self.bandwidths
 
 
 def summary_rows(
@@ -90,6 +106,15 @@ def summary_rows(
     titles = unique_names(configurations.values())
     reported = {name: titles[value.key] for name, value in configurations.items()}
     rows = [_summary_row(*part, reported.get(part[1], "")) for part in parts]
+    medians: dict[str, list[float]] = {}
+    for (case, *_), row in zip(parts, rows, strict=True):
+        medians.setdefault(case.entry.name, []).append(row.speeds.median or 0.0)
+    rows = [
+        replace(row, share=row.speeds.median / max(medians[case.entry.name]))
+        if case.entry.alternatives and row.speeds.median
+        else row
+        for (case, *_), row in zip(parts, rows, strict=True)
+    ]
     return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
 
 
@@ -136,27 +161,32 @@ def configurations_table(cases: Iterable[SweepCase]) -> Table | None:
     )
 
 
-def table_text(rows: Sequence[SummaryRow]) -> str:
-    """The summary of a sweep as text: a table of the configurations, then pauses and failures."""
+def table_text(rows: Sequence[SummaryRow], refused: Sequence[str] = ()) -> str:
+    """The summary of a sweep as text: a table of the configurations, then pauses, failures and the
+    lines `refused` about configurations that were left out.
+    """
     pauses = (f"{row.name}: {row.pauses}" for row in rows if row.pauses)
     failed = (f"failed: {problem}" for row in rows for problem in row.problems)
     # Narrow terminals omit the column with the names that configurations have in reports.
     shown = make_table(map(_row_cells, rows), spare=(_REPORTED,))
-    return sections_to_text([[shown, *(Paragraph(text, hanging=6) for text in (*pauses, *failed))]])
+    remarks = (Paragraph(text, hanging=6) for text in (*pauses, *failed, *refused))
+    return sections_to_text([[shown, *remarks]])
 
 
 def _row_cells(row: SummaryRow) -> Row:
     bounds = "; ".join(text for word, text in row.verdicts if word != HELD)
     if row.verdicts and not bounds:
         bounds = HELD
+    interval = None if row.share is None else row.speeds.interval
+    scale = 1.0 if row.throughputs.values else 1e-9
     return {
         "configuration": row.name,
         "batch": numeric_cell(row.batch_size),
         "median images/sec": numeric_cell(row.throughputs.median),
         "median bus GB/s": numeric_cell(row.bandwidths.median, scale=1e-9),
-        "spread": numeric_cell(
-            (row.throughputs if row.throughputs.values else row.bandwidths).relative_range, percent
-        ),
+        ValuesByProcess.INTERVAL: interval_cell(interval, scale=scale),
+        "of the fastest": numeric_cell(row.share, percent),
+        "spread": numeric_cell(row.speeds.relative_range, percent),
         "runs": f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else ""),
         "bounds": bounds,
         _REPORTED: row.reported,
@@ -167,8 +197,13 @@ _MOST_NAMED = 12
 """Maximum number of violated bounds, failures and pauses in the answer of a report."""
 
 
-def store_summary(folder: ResultsFolder, suite: str, rows: Sequence[SummaryRow]) -> None:
-    """Stores the answer of a sweep in its journal, for reports, whose tables have the speeds."""
+def store_summary(
+    folder: ResultsFolder, suite: str, rows: Sequence[SummaryRow], refused: Sequence[str] = ()
+) -> None:
+    """Stores the answer of a sweep in its journal, for reports, whose tables have the speeds.
+
+    `refused` contains lines about configurations that were left out.
+    """
     names = [f"{row.name} ({row.reported})" if row.reported else row.name for row in rows]
     bad = [
         f"{name}: {text}"
@@ -194,6 +229,7 @@ def store_summary(folder: ResultsFolder, suite: str, rows: Sequence[SummaryRow])
     details += [
         f"{name}: {row.pauses}" for name, row in zip(names, rows, strict=True) if row.pauses
     ]
+    details += refused
     shown = first_lines(details, _MOST_NAMED)
     store_answer(folder, Answer(f"Suite {suite}", answer, tone, shown))
 

@@ -174,13 +174,13 @@ def _run_sweep(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:
 
     def known() -> str:
         rows = summary_rows(plan.cases, sweep.results)
-        return table_text(rows) if rows else ""
+        return table_text(rows, plan.refused) if rows else ""
 
     with printing_resume_command(reporter, "sweep", argv, _SPECS, known, **folder):
         sweep.run()
     rows = summary_rows(plan.cases, sweep.results)
-    store_summary(sweep.store, plan.suite, rows)
-    write_or_print_output(None, table_text(rows))
+    store_summary(sweep.store, plan.suite, rows, plan.refused)
+    write_or_print_output(None, table_text(rows, plan.refused))
     advised = detection_advice(
         rows,
         plan.cases,

@@ -15,6 +15,7 @@ from data_sets import write_cifar10
 from golden import sentences
 
 from cnnbench.run.driver import estimates
+from cnnbench.variable_mgr.modes import BUILT_IN
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
@@ -167,6 +168,85 @@ def test_jobs_over_the_number_of_workers(runs, sweep):
     # The processes of a job are part of what is measured, so none is another's repetition.
     again = OVER_WORKERS + "  - {name: b, launch: {workers: 2}}"
     assert '"b" is the same run as "job workers=2 ' in sweep(again, code=2).err
+
+
+MODES = """
+defaults: {flags: {model: trivial, num_gpus: 2, device: cpu}, repeats: 1}
+entries:
+  - name: a
+    alternatives: true
+    matrix: {variable_update: [replicated, one_device_strategy]}
+    include: [{num_gpus: 1}, {variable_update: independent, num_gpus: 2}]
+"""
+REFUSED = (
+    "a variable_update=one_device_strategy: left out: --num_gpus=2: "
+    "--variable_update=one_device_strategy keeps everything on one device; it needs --num_gpus=1"
+)
+
+
+def test_alternatives_that_are_refused_are_left_out_aloud(repeats, sweep):
+    names = ["a variable_update=replicated", "a num_gpus=1"]
+    names.append("a variable_update=independent num_gpus=2")
+    assert [*repeats(MODES)] == names
+    assert f"cnnbench: {REFUSED}\n" in sweep(MODES, "--list").err
+    assert (
+        REFUSED.partition(" left out: ")[2]
+        in sweep(MODES.replace("alternatives: true", "optional: true"), "--list", code=2).err
+    )
+
+
+def test_flags_for_all_do_not_replace_those_of_included_configurations(runs):
+    found = dict(runs(MODES, "--", "--num_gpus=3"))
+    devices = {
+        name: [word for word in words if "num_gpus" in word] for name, words in found.items()
+    }
+    assert devices == {
+        "a variable_update=replicated": ["--num_gpus=3"],
+        "a num_gpus=1": ["--num_gpus=1"],
+        "a variable_update=independent num_gpus=2": ["--num_gpus=2"],
+    }
+
+
+def test_an_alternative_that_is_the_same_run_as_another_is_left_out(repeats, sweep):
+    one = ("--list", "--filter=one_device|num_gpus=1$", "--", "--num_gpus=1")
+    text = MODES.replace("{num_gpus: 1}", "{variable_update: one_device_strategy, num_gpus: 1}")
+    assert [*repeats(text, *one[1:])] == ["a variable_update=one_device_strategy"]
+    same = 'left out: the same run as "a variable_update=one_device_strategy"\n'
+    assert f"a variable_update=one_device_strategy num_gpus=1: {same}" in sweep(text, *one).err
+
+
+def test_alternatives_with_a_wrong_value_and_those_that_are_all_refused_are_errors(sweep):
+    err = sweep(MODES.replace("[replicated", "[replicatd"), code=2).err
+    assert err.startswith("cnnbench: error: suite.yaml:6: a variable_update=replicatd: ")
+    err = sweep(MODES, "--", "--data_dir=/nowhere", code=2).err
+    assert err.startswith("cnnbench: error: suite.yaml:4: a variable_update=replicated: --data_dir")
+
+
+def test_the_suite_modes_has_all_modes_with_what_they_need(call):
+    flags = ("--model=trivial", "--device=cpu", "--num_gpus=2", "--batch_size=4")
+    out, err = call("sweep", "modes", "--dry_run", "--repeats=1", "--", *flags)
+    found = {
+        label: shlex.split(words)
+        for label, words in re.findall(r"^# \d+ modes (.*), at most .*\n(.*)$", out, re.MULTILINE)
+    }
+    left_out = re.findall(r"^cnnbench: modes (.*?): left out: (.*)$", err, re.MULTILINE)
+    modes = [re.search(r"variable_update=(\w+)", label) for label in (*found, *dict(left_out))]
+    assert sorted(mode[1] for mode in modes if mode) == sorted(mode.name for mode in BUILT_IN)
+    for mode in BUILT_IN:
+        for label, words in found.items():
+            if f"variable_update={mode.name}" in label.split():
+                assert {f"--{name}={value}" for name, value in mode.needs.items()} <= {*words}
+    # One device alone has the flags of all but for its number of devices.
+    assert [label for label in found if "variable_update" not in label] == ["num_gpus=1"]
+    assert {"--num_gpus=1", "--model=trivial", "--batch_size=4"} <= {*found["num_gpus=1"]}
+    # Those that need several processes, or one device.
+    names = {name.partition("=")[2] for name, _ in left_out}
+    assert names == {
+        "multi_worker_mirrored_strategy",
+        "one_device_strategy",
+        "parameter_server_strategy",
+    }
+    assert all(reason.startswith("--") for _, reason in left_out)
 
 
 @pytest.fixture(scope="module")
@@ -325,6 +405,7 @@ OF_ENTRIES = [
     "timeout: .inf",
     "command: rum",
     "optional: 1",
+    "alternatives: 1",
     "flags: [x]",
     "flags: {x: {y: 1}}",
     "flags: {x: [[1]]}",

@@ -89,6 +89,38 @@ def test_no_advice_from_one_process_each(rows, plan):
     assert detection_advice(made, plan(TWO).cases, str) == ""
 
 
+ALTERNATIVES = """
+entries:
+  - {name: a, alternatives: true, matrix: {num_gpus: [1, 2, 3, 4]}}
+  - {name: b, flags: {batch_size: 3}}
+"""
+
+
+def test_alternatives_have_an_interval_and_a_share_of_the_fastest(rows, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    steps = {"a num_gpus=1": QUIET, "a num_gpus=2": [0.2] * 6, "a num_gpus=3": [0.4]}
+    made = rows(ALTERNATIVES, {**steps, "a num_gpus=4": [None], "b": [0.01]})
+    cells = [re.split("  +", line) for line in table_text(made, ["c: left out: no"]).splitlines()]
+    assert [line[:6] for line in cells[:-2]] == [
+        [
+            "configuration",
+            "batch",
+            "median images/sec",
+            "95 % interval",
+            "of the fastest",
+            "spread",
+        ],
+        ["a num_gpus=1", "10", "100.0", "98.04 to 102.0", "100.0 %", "4.0 %"],
+        ["a num_gpus=2", "10", "50.00", "50.00 to 50.00", "50.0 %", "0.0 %"],
+        # Too few processes for an interval.
+        ["a num_gpus=3", "10", "25.00", "-", "25.0 %", "-"],
+        ["a num_gpus=4", "-", "-", "-", "-", "-"],
+        # Not an alternative, although it is faster.
+        ["b", "10", "1,000", "-", "-", "-"],
+    ]
+    assert cells[-1] == ["c: left out: no"]
+
+
 MATRIX = "entries: [{name: a, repeats: 3, matrix: {num_gpus: [16, 2, 1]}}]"
 
 
