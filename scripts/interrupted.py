@@ -131,11 +131,6 @@ COMMANDS = {
         f"tune --model=trivial --minutes=1 --results=out {_RUN}3",
         *("cnnbench.campaigns.tune", _STARTS, 1.0, "'out/", 8.0),
     ),
-    "strategies": Command(
-        "strategies --model=trivial --num_gpus=2 --modes=replicated --rounds=1 --weights_steps=0 "
-        f"--results=out {_RUN}3",
-        *("cnnbench.campaigns.strategies", _STARTS, 1.0, "strategies.json", 8.0),
-    ),
     "launch": Command(
         "launch --workers=2 -- --variable_update=collective_all_reduce --model=trivial "
         f"{_RUN}100000 --result_json=out.json",

@@ -101,8 +101,6 @@ def main():
     if "by_threads" in say:
         say |= say["by_threads"][int(values["num_intra_threads"])]
     target = Path(values.pop("result_json"))
-    if "train_dir" in values:
-        Path(values["train_dir"]).mkdir(parents=True, exist_ok=True)
     if "profile" in say and "profile_json" in values:
         Path(values["profile_json"]).write_bytes(Path(say["profile"]).read_bytes())
     print("about to measure", flush=True)

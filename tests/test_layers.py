@@ -63,7 +63,6 @@ INSIDE = {
         ("ab", "job_session", "suite"),
         ("repeat",),
         ("bisect", "sweep"),
-        ("strategies",),
         ("tune",),
     ),
     "cli": (("overview", "running"), ("commands",), ("documents", "__init__")),

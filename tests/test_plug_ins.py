@@ -149,7 +149,6 @@ def test_commands_take_constants_of_plug_ins(call, tmp_path):
     words = ("--model=lenet", files, *own)
     for command in (
         ("tune", *words),
-        ("strategies", "--num_gpus=2", *words),
         ("launch", "--workers=2", "--", *words),
         ("sweep", str(suite), f"--results={tmp_path / 'results'}"),
         ("ab", "--a=--signum_beta=2", f"--results={tmp_path / 'ab'}", "--", *words[:-1]),

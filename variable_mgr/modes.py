@@ -1,7 +1,7 @@
 """The modes of `--variable_update`, without importing TensorFlow.
 
-Flags, checks, notices, the header, memory estimates, docs/modes.md and `cnnbench strategies` use
-the properties in `Mode`.
+Flags, checks, notices, the header, memory estimates, docs/modes.md and `cnnbench tune` use the
+properties in `Mode`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from cnnbench.base.rules import FlagRule, HasFlags, always, refuse, refuse_any_v
 from cnnbench.errors import UsageError
 
 _NAME = re.compile("[a-z][a-z0-9_]*")
-_RESERVED = ("horovod", "one_tower", "checkpoints", "logs")
-"""Names that no mode may have: an old mode, and rows and folders of `cnnbench strategies`."""
+_RESERVED = ("horovod",)
+"""Names that no mode may have: an old mode."""
 
 
 class Copies(enum.Enum):
@@ -60,8 +60,6 @@ class Mode:
       processes: how the mode runs in several processes; `Processes.ONE` if it does not.
       uses_ps: whether a job stores its variables on ps tasks.
       in_sync: whether all towers have equal trained variables after every step.
-      apart: the reason why `cnnbench strategies` does not compare the mode's weights with the
-        weights of other modes, although towers are in sync. "" if it compares them.
       strategy: name of the strategy's class in tf.distribute; "" for other modes.
       staged: whether --staged_vars works.
       asynchronous: whether --nocross_replica_sync works.
@@ -71,7 +69,7 @@ class Mode:
       bucket_bytes: with `ALL_REDUCE`, the default of --gradient_bucket_bytes; None for no buckets.
       one_tower: the reason why a process can use only one device. It completes the sentence
         "--variable_update=NAME has ...". "" if a process can use several devices.
-      needs: required flags, each with the value that `cnnbench strategies` gives it.
+      needs: required flags, each with the value that `cnnbench tune` gives it.
       rules: rules about flags in this mode (`cnnbench.base.rules`). Their tests get the plan of a
         run and may use `plan.params.FLAG`.
     """
@@ -84,7 +82,6 @@ class Mode:
     processes: Processes = Processes.ONE
     uses_ps: bool = False
     in_sync: bool = True
-    apart: str = ""
     strategy: str = ""
     staged: bool = False
     asynchronous: bool = False

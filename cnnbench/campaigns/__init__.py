@@ -1,1 +1,1 @@
-"""Commands that start several processes: ab, bisect, launch, strategies, sweep and tune."""
+"""Commands that start several processes: ab, bisect, launch, sweep and tune."""

@@ -46,7 +46,6 @@ _NEVER_JUDGING = (
     "models",
     "roofline",
     "run",
-    "strategies",
 )
 
 _QUIET = "quiet_conditions"

@@ -1,183 +1,22 @@
-"""Records of `cnnbench strategies` and `cnnbench tune`."""
+"""The record of `cnnbench tune`: the fastest flags that were found, and the test against the user's
+flags.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from cnnbench.base.stats import ValuesByProcess
-from cnnbench.base.text import number
 from cnnbench.records.codec import (
-    ABSENT,
     OPTIONAL,
     TIME,
     Document,
     check_amount_in_range,
-    check_amounts_in_range,
-    choice_metadata,
     json_document,
     parse_start_time,
 )
-from cnnbench.records.subject import Subject
-
-# The document of `cnnbench strategies`: speed and memory with each mode of --variable_update.
-
-ONE_TOWER = "one_tower"
-"""Name of the row for a run with one tower, with which the modes are compared."""
-
-REFERENCE, EQUAL, DIFFERENT, APART = "reference", "equal", "different", "not compared"
-UNKNOWN = ""
-WEIGHTS = (REFERENCE, EQUAL, DIFFERENT, APART, UNKNOWN)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StrategyRow:
-    """A row of the table of `cnnbench strategies`: the measurements of one mode of
-    --variable_update. Values that were not measured are None.
-
-    Attributes:
-      mode: value of --variable_update, or "one_tower".
-      all_reduce: all-reduce in use, as in `placement` of a record; "" for none.
-      processes: number of successful processes.
-      images_per_sec: median over the processes of the speed over the timed steps.
-      low, high: 95 % interval of images_per_sec, or its range with too few processes.
-      overhead: how much longer a step takes than a step of one tower with the same work, as a share
-        of the step time of one tower; the median over the rounds.
-      peak_memory_bytes, build_seconds, first_step_seconds: medians over the processes.
-      variables, variable_copies, reduction_operations: as in `placement` of a record.
-      weights: "reference", "equal" or "different" (compared with the reference), "not compared"; ""
-        if there is no checkpoint.
-      weight_distance: largest difference of two elements of a variable from the reference, as a
-        share of the variable's largest element.
-      weight_variable: the variable with that difference; "" if all bits are equal.
-      problem: why a process failed, or "".
-    """
-
-    mode: str
-    all_reduce: str = ""
-    processes: int = 0
-    images_per_sec: float | None = None
-    low: float | None = None
-    high: float | None = None
-    overhead: float | None = None
-    peak_memory_bytes: float | None = None
-    build_seconds: float | None = None
-    first_step_seconds: float | None = None
-    variables: int | None = None
-    variable_copies: int | None = None
-    reduction_operations: int | None = None
-    weights: str = field(default=UNKNOWN, metadata=choice_metadata(WEIGHTS))
-    weight_distance: float | None = None
-    weight_variable: str = ""
-    problem: str = ""
-
-    def __post_init__(self) -> None:
-        if self.weights not in WEIGHTS:
-            raise ValueError(f"rows.weights: {self.weights!r} is none of {', '.join(WEIGHTS)}")
-        # Not checked: an overhead may be negative, and a distance of weights may be infinite or
-        # NaN.
-        check_amounts_in_range("rows", self, unlimited_fields=("overhead", "weight_distance"))
-        if self.overhead is not None and not isfinite(self.overhead):
-            raise ValueError(f"rows.overhead: {self.overhead} is not finite")
-
-
-@dataclass(frozen=True, kw_only=True)
-class StrategyProcess:
-    """A successful process of `cnnbench strategies`: its mode of --variable_update and its speed.
-
-    Attributes:
-      mode: value of --variable_update, or "one_tower".
-      round: number of the round, from 1.
-      run_id: run_id of its record.
-      images_per_sec: images per second over the timed steps, after disturbances that are rare among
-        the mode's processes are removed; None if unknown.
-    """
-
-    mode: str
-    round: int
-    run_id: str
-    images_per_sec: float | None
-
-    def __post_init__(self) -> None:
-        if self.images_per_sec is not None:
-            check_amount_in_range("processes.images_per_sec", self.images_per_sec)
-
-
-@json_document("cnnbench strategies --format=json")
-@dataclass(frozen=True, kw_only=True)
-class StrategiesDocument(Document):
-    """Result of ``cnnbench strategies``: one row for each mode of --variable_update.
-
-    Attributes:
-      run_id: unique name of the measurement.
-      started_at: start of the command, ISO 8601 with offset, UTC.
-      command: argv.
-      config: resolved parameters of the first mode.
-      rows: one row per mode, one tower first.
-      processes: successful processes in the order of the rows.
-      weights_tolerance: largest distance of weights that are considered equal.
-      environment: properties of machine and software by name; unknown properties are absent.
-      subject: the measured code; absent if unknown.
-      incomplete: how the command ended early, and what was measured by then; absent if it did not.
-      planned: number of processes that were planned; absent if the command did not end early.
-    """
-
-    kind: ClassVar[str] = "strategies"
-    schema: ClassVar[int] = 1
-    item_lines: ClassVar[tuple[str, ...]] = ("rows", "processes")
-
-    run_id: str
-    started_at: str = field(metadata=TIME)
-    command: tuple[str, ...]
-    config: Mapping[str, Any]
-    rows: tuple[StrategyRow, ...]
-    processes: tuple[StrategyProcess, ...]
-    weights_tolerance: float
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    subject: Subject | None = field(default=None, metadata=ABSENT)
-    incomplete: str | None = field(default=None, metadata=ABSENT)
-    planned: int | None = field(default=None, metadata=ABSENT)
-
-    def __post_init__(self) -> None:
-        parse_start_time(self.started_at)
-        if not self.rows:
-            raise ValueError("rows: none")
-
-
-def images_per_sec_of_mode(processes: Sequence[StrategyProcess], mode: str) -> ValuesByProcess:
-    """Returns the images/sec of the processes of a mode whose speed is known."""
-    of_mode = (process.images_per_sec for process in processes if process.mode == mode)
-    return ValuesByProcess(tuple(speed for speed in of_mode if speed is not None))
-
-
-def weight_comparison_lines(
-    rows: Sequence[StrategyRow], tolerance: float
-) -> list[tuple[str, bool]]:
-    """Returns lines of text that compare the trained weights of the modes. Each line is paired with
-    True if its result is as expected, and with False if weights differ.
-    """
-    reference = next((row.mode for row in rows if row.weights == REFERENCE), None)
-    if reference is None:
-        return [("weights were not compared", True)]
-    remarks = []
-    equal = [row for row in rows if row.weights == EQUAL]
-    if equal:
-        largest = max(row.weight_distance or 0.0 for row in equal)
-        bits = "all bits" if largest == 0.0 else f"within {number(largest)} of the largest value"
-        names = ", ".join(row.mode for row in equal)
-        remarks.append((f"weights equal those of {reference}, {bits}: {names}", True))
-    for row in rows:
-        if row.weights == DIFFERENT:
-            share = f"{number(row.weight_distance)} of its largest value, more than {tolerance:g}"
-            of = f"weights of {row.mode} differ from those of {reference}"
-            remarks.append((f"{of}: {row.weight_variable} by {share}", False))
-    return remarks
-
-
-# The document of `cnnbench tune`: the fastest flags that were found, and the test against the
-# user's flags.
 
 FASTER, NOT_FASTER, SAME, SLOWER = "faster", "not faster", "same", "slower"
 OPEN, NONE = "open", "none"

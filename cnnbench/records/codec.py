@@ -470,21 +470,13 @@ def to_floats(section: str, values: Mapping[str, Any]) -> dict[str, float]:
         raise ValueError(f"{section}: {values} are not all numbers") from None
 
 
-def check_amounts_in_range(
-    section: str, instance: DataclassInstance, unlimited_fields: Sequence[str] = ()
-) -> None:
+def check_amounts_in_range(section: str, instance: DataclassInstance) -> None:
     """Raises ValueError if a time, size or rate in a section of a record is neither 0 nor in the
     accepted range (1e-40 to 1e40).
-
-    Fields in `unlimited_fields` may contain any number.
     """
     for checked_field in fields(instance):
         value = getattr(instance, checked_field.name)
-        if (
-            not isinstance(value, (int, float))
-            or value == 0
-            or checked_field.name in unlimited_fields
-        ):
+        if not isinstance(value, (int, float)) or value == 0:
             continue
         if not AMOUNTS[0] <= value <= AMOUNTS[1]:
             check_amount_in_range(f"{section}.{json_key(checked_field)}", value)

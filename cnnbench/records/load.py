@@ -16,14 +16,14 @@ from cnnbench.base.terminal import ProgressLine
 from cnnbench.base.text import count_text
 from cnnbench.errors import PathError
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
+from cnnbench.records.campaigns import TuneDocument
 from cnnbench.records.codec import OPTIONAL, Document, is_kind_of_document, json_document
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.profiles import StepProfile
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord
 
-Study: TypeAlias = Explanation | Roofline | StepProfile | StrategiesDocument | TuneDocument
+Study: TypeAlias = Explanation | Roofline | StepProfile | TuneDocument
 """Results of a command about one or more processes, in addition to their records."""
 
 
@@ -33,7 +33,6 @@ _NAMES: Mapping[type[RunRecord | AllReduceRecord | Study], str] = {
     Explanation: "an explanation",
     Roofline: "a roofline",
     StepProfile: "a profile of steps",
-    StrategiesDocument: "a comparison of modes",
     TuneDocument: "a search of flags",
 }
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from covering import slow_if
 
 from cnnbench.campaigns.ab.asking import print_answer
 from cnnbench.campaigns.ab.experiment import Experiment
@@ -21,7 +20,7 @@ from cnnbench.campaigns.processes.identity import Identity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
 from cnnbench.campaigns.processes.results_dir import settings_path
 from cnnbench.cli import main
-from cnnbench.cli.commands import launch, sides, strategies
+from cnnbench.cli.commands import launch, sides
 from cnnbench.errors import UsageError
 from cnnbench.flags import Params, parse
 from cnnbench.plan import make
@@ -96,16 +95,10 @@ def test_a_job(counts: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
     assert counts(main, words) == [2, 2, 2, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("command", "lines"),
-    slow_if([("tune --list", 2)], [("tune --list", 2), ("strategies", 1)]),
-)
-def test_a_candidate_and_a_mode(
-    counts: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch, command: str, lines: int
-) -> None:
-    monkeypatch.setattr(strategies, "_measure_modes", lambda *_: 0)
-    read, params, setups, plans, _ = counts(main, [*command.split(), *TINY, "--num_gpus=2"])
-    assert read == lines
+@pytest.mark.slow
+def test_a_candidate(counts: Callable[..., list[int]]) -> None:
+    lines, params, setups, plans, _ = counts(main, ["tune", "--list", *TINY, "--num_gpus=2"])
+    assert lines == 2
     assert params == setups >= plans > 1  # a setup that is refused has no plan
 
 

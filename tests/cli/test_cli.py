@@ -258,7 +258,7 @@ for line, status, more in json.loads(sys.argv[1]):
     assert err.getvalue().count("cnnbench: error: ") == (status == 2), line
 """
 JUDGING = ("compare", "history", "report", "explain", "ab", "gate", "bisect")
-MEASURING = ("launch", "strategies", "sweep", "tune")
+MEASURING = ("launch", "sweep", "tune")
 NCCL = "--device=cpu --num_gpus=2 --all_reduce_spec=nccl"
 EVERYDAY_IMPORTS = [
     ("--help", 0, ""),

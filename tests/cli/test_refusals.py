@@ -587,21 +587,6 @@ roofline lenet --plot=a.txt | --plot
 roofline lenet --warmup=auto | --warmup
 roofline lenet --worker_hosts=a:1,b:2 | --worker_hosts
 
-strategies TWO_CPUS --modes=horovod | --modes
-strategies TWO_CPUS --modes=replicatd | --modes
-strategies TWO_CPUS --num_gpus=1 | --num_gpus
-strategies TWO_CPUS --train_dir=d | --train_dir
-strategies TWO_CPUS --result_json=r | --result_json
-strategies TWO_CPUS --variable_update=replicated | --variable_update
-strategies TWO_CPUS --forward_only | --forward_only
-strategies TWO_CPUS --staged_vars | --staged_vars
-strategies TWO_CPUS --variable_consistency=relaxed | --variable_consistency
-strategies TWO_CPUS --data_dir=/none/imagenet | --data_dir
-strategies TWO_CPUS --graph_file=/proc/none/g | --graph_file
-strategies TWO_CPUS --plot=p.gif | --plot
-strategies TWO_CPUS replicated | replicated
-strategies TWO_CPUS --results=/proc/none | --results
-
 tune TWO_CPUS --train_dir=d | --train_dir
 tune TWO_CPUS --eval | --eval
 tune TWO_CPUS --job_name=worker | --job_name

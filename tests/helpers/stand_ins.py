@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from cnnbench.base.terminal import ChildProcessReporter
@@ -16,7 +15,7 @@ from cnnbench.records.run import ErrorInfo, RunRecord
 
 
 class StandIns(Campaign):
-    """Runs nothing, but makes the folder of --train_dir.
+    """Runs nothing.
 
     Args:
       end: returns how the process of a command ends.
@@ -46,8 +45,6 @@ class StandIns(Campaign):
         results = []
         for command in commands:
             self.started.append(command)
-            if folder := value_of(command, "train_dir"):
-                Path(folder).mkdir(parents=True)
             results.append(self._end(command))
         return results
 

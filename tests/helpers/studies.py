@@ -1,4 +1,4 @@
-"""Documents of roofline, tune, strategies and of a profile, of processes that never ran."""
+"""Documents of roofline, tune and of a profile, of processes that never ran."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from typing import Any
 
 from step_profiles import Profiles
 
-from cnnbench.records.campaigns import (
-    RefusedCandidate,
-    StrategiesDocument,
-    StrategyProcess,
-    StrategyRow,
-    TuneDocument,
-    TuneRow,
-)
+from cnnbench.records.campaigns import RefusedCandidate, TuneDocument, TuneRow
 from cnnbench.records.profiles import (
     FORWARD,
     INPUT_OPERATIONS,
@@ -40,18 +33,6 @@ ROWS = (
     RooflineRow("pool0", "pooling", "forward", 0.01, 0, 3 * 10**8, 0.0075, 0.125),
     RooflineRow("step", "update", "step", 0.005, 0, 10**8, 0.0025, 0.0625),
 )
-SPEEDS = {
-    "one_tower": (220.0, 210.0),
-    "parameter_server": (180.0, 181.0),
-    "replicated": (190.0, 189.0),
-    "independent": (200.0, 201.0),
-}
-WEIGHTS: dict[str, tuple[str, float | None]] = {
-    "one_tower": ("not compared", None),
-    "parameter_server": ("reference", 0.0),
-    "replicated": ("equal", 2e-6),
-    "independent": ("not compared", None),
-}
 
 
 def roofline(run: RunRecord, **parts: Any) -> Roofline:
@@ -64,43 +45,6 @@ def roofline(run: RunRecord, **parts: Any) -> Roofline:
         "run": run,
     }
     return Roofline(**{**values, **parts})
-
-
-def strategies(**parts: Any) -> StrategiesDocument:
-    """Four cases of lenet on two CPU devices, two processes each."""
-    processes = tuple(
-        StrategyProcess(mode=mode, round=at, run_id=f"{mode}{at}", images_per_sec=speed)
-        for mode, speeds in SPEEDS.items()
-        for at, speed in enumerate(speeds, start=1)
-    )
-    rows = tuple(
-        StrategyRow(
-            mode=mode,
-            all_reduce="xring" if mode == "replicated" else "",
-            processes=2,
-            images_per_sec=sum(speeds) / 2,
-            low=min(speeds),
-            high=max(speeds),
-            overhead=None if mode == "one_tower" else 0.2,
-            peak_memory_bytes=2.0**29,
-            variables=8,
-            variable_copies=16,
-            weights=WEIGHTS[mode][0],
-            weight_distance=WEIGHTS[mode][1],
-        )
-        for mode, speeds in SPEEDS.items()
-    )
-    values: dict[str, Any] = {
-        "run_id": "modes",
-        "started_at": "2026-11-20T13:00:00+00:00",
-        "command": ("cnnbench", "strategies", "--model=lenet", "--num_gpus=2", "--batch_size=8"),
-        "config": {"model": "lenet", "batch_size": 8, "num_gpus": 2, "device": "cpu"},
-        "rows": rows,
-        "processes": processes,
-        "weights_tolerance": 1e-4,
-        "environment": {"cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"},
-    }
-    return StrategiesDocument(**{**values, **parts})
 
 
 def _tune_rows(given: tuple[str, ...], best: tuple[str, ...]) -> tuple[TuneRow, ...]:

@@ -8,7 +8,7 @@ import random
 import pytest
 from pages import HOSTILE
 from step_profiles import Profiles
-from studies import SWEEP, roofline, strategies, tuning
+from studies import SWEEP, roofline, tuning
 from worker_runs import made_once
 
 from cnnbench.judge.compare import SkippedFile
@@ -230,7 +230,7 @@ def made_page(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def folder(make_full_runs, measured):
-    """What a sweep, strategies, roofline and allreduce leave of one machine."""
+    """What a sweep, tune, roofline and allreduce leave of one machine."""
     full_runs = make_full_runs()
     nets = Subject(repository="nets", revision="b" * 40)
     records = [
@@ -247,7 +247,6 @@ def folder(make_full_runs, measured):
     )
     other = full_runs(390, flags={"model": "resnet20", "data_name": "cifar10"})
     found = (roofline(profiled), roofline(other), tuning())
-    found = (*found, strategies())
     return Loaded(tuple(records), (), (measured,), found)
 
 

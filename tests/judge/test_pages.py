@@ -11,7 +11,7 @@ import browser as chromium
 import pytest
 from pages import HOSTILE
 from step_profiles import CONV, Profiles, changed
-from studies import ROWS, roofline, step_profile, strategies, tuning
+from studies import ROWS, roofline, step_profile, tuning
 
 from cnnbench.judge.compare import Criteria, compare_records
 from cnnbench.judge.explain import explain
@@ -94,7 +94,7 @@ def written(request, made_page):
         "explain": lambda: explanation(given("lenet_runs")()),
         "pairs": lambda: experiment(given("lenet_runs")()),
         "studies": lambda: with_studies(
-            *(tuning(), strategies(), named_layers(full_runs(118)), step_profile(full_runs))
+            *(tuning(), named_layers(full_runs(118)), step_profile(full_runs))
         ),
         "hostile": lambda: build(given("hostile"), HOSTILE),
     }

@@ -1,94 +1,13 @@
-"""Documents of strategies and tune: what they refuse, and what is computed from their rows."""
+"""Documents of tune: what they refuse."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cnnbench.records.campaigns import (
-    DIFFERENT,
-    EQUAL,
-    REFERENCE,
-    RefusedCandidate,
-    StrategiesDocument,
-    StrategyProcess,
-    StrategyRow,
-    TuneDocument,
-    TuneRow,
-    images_per_sec_of_mode,
-    weight_comparison_lines,
-)
-
-
-def row(mode: str = "a", **parts: Any) -> StrategyRow:
-    return StrategyRow(**{"mode": mode, "all_reduce": "", "processes": 3, **parts})
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {"weights": "odd"},
-        {"images_per_sec": math.inf},
-        {"build_seconds": -1.0},
-        {"peak_memory_bytes": math.inf},
-        {"overhead": math.inf},
-        {"overhead": math.nan},
-    ],
-)
-def test_rows_of_modes_that_cannot_be(parts: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"rows.{next(iter(parts))}"):
-        row(**parts)
-
-
-def test_rows_of_modes_that_can_be() -> None:
-    made = row(overhead=-0.25, weight_distance=math.nan, weights=DIFFERENT)
-    assert made.overhead == -0.25
-
-
-def strategies(**parts: Any) -> StrategiesDocument:
-    values = {
-        **{"run_id": "r", "started_at": "2026-11-20T13:00:00+00:00", "command": ("cnnbench",)},
-        **{"config": {}, "rows": (row(),), "processes": (), "weights_tolerance": 1e-4, **parts},
-    }
-    return StrategiesDocument(**values)
-
-
-def test_a_document_of_modes_has_rows_and_a_time() -> None:
-    made = strategies(incomplete="interrupted", planned=3)
-    assert StrategiesDocument.from_json(made.to_json()) == made
-    with pytest.raises(ValueError, match="rows: none"):
-        strategies(rows=())
-    with pytest.raises(ValueError, match="yesterday"):
-        strategies(started_at="yesterday")
-
-
-def test_speeds_of_a_mode_are_those_that_are_known() -> None:
-    processes = [
-        StrategyProcess(mode=mode, round=at, run_id="r", images_per_sec=speed)
-        for at, (mode, speed) in enumerate((("a", 1.0), ("b", 2.0), ("a", None), ("a", 3.0)))
-    ]
-    assert images_per_sec_of_mode(processes, "a").values == (1.0, 3.0)
-    with pytest.raises(ValueError, match="images_per_sec"):
-        replace(processes[0], images_per_sec=-1.0)
-
-
-def test_weights_are_compared_in_words_with_whether_they_are_as_expected() -> None:
-    first = row("first", weights=REFERENCE, weight_distance=0.0)
-    same = [row(name, weights=EQUAL, weight_distance=0.0) for name in ("b", "c")]
-    near = row("d", weights=EQUAL, weight_distance=2e-6)
-    far = row("e", weights=DIFFERENT, weight_distance=0.5, weight_variable="w")
-    ((text, good),) = weight_comparison_lines([row()], 1e-4)
-    assert good
-    ((text, good),) = weight_comparison_lines([first, *same], 1e-4)
-    assert (good, "all bits" in text) == (True, True)
-    assert text.endswith(": b, c")
-    (text, good), (other, bad) = weight_comparison_lines([first, *same, near, far], 1e-4)
-    assert (good, bad) == (True, False)
-    assert "2.000e-06" in text
-    assert all(part in other for part in ("of e ", "of first: w by 0.5000 ", "0.0001"))
+from cnnbench.records.campaigns import RefusedCandidate, TuneDocument, TuneRow
 
 
 def tuned(**parts: Any) -> TuneDocument:

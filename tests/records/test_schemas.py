@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
+from cnnbench.records.campaigns import TuneDocument
 from cnnbench.records.codec import Document
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.load import BaselineDocument
@@ -25,7 +25,6 @@ DOCUMENTS: dict[type[Document], str] = {
     Roofline: "roofline",
     RunRecord: "run",
     StepProfile: "step_profile",
-    StrategiesDocument: "strategies",
     TuneDocument: "tune",
 }
 

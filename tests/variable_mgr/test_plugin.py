@@ -13,11 +13,7 @@ import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.campaigns.launch import flags_to_arguments
-from cnnbench.campaigns.strategies.session import select_strategy_cases
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags import parse_flags
-from cnnbench.flags.params import FLAGS
 from cnnbench.plan import check_flags, parse_run
 from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin, names
 from cnnbench.variable_mgr.registry import find_mode
@@ -131,13 +127,12 @@ def test_a_wrong_file_is_one_line_and_exit_code_2(
 ) -> None:
     path = plugin(text)
     before = names()
-    for command in (["run", "--variable_update=own"], ["strategies", "--modes=own"]):
-        out, err = call(*command, *SMALL, f"--plugin={path}", code=2)
-        assert out == ""
-        first, *frames = err.splitlines()
-        assert first.startswith(f"cnnbench: error: {'' if frames else OWN_FLAG}{path}:")
-        assert message in first
-        assert all(line.startswith(f"cnnbench: at {path}:") for line in frames)
+    out, err = call("--variable_update=own", *SMALL, f"--plugin={path}", code=2)
+    assert out == ""
+    first, *frames = err.splitlines()
+    assert first.startswith(f"cnnbench: error: {'' if frames else OWN_FLAG}{path}:")
+    assert message in first
+    assert all(line.startswith(f"cnnbench: at {path}:") for line in frames)
     assert names() == before
 
 
@@ -205,18 +200,6 @@ def test_a_run_trains_and_its_record_names_mode_and_file():
     assert record.placement.variable_update == LOCAL_SGD
     assert record.placement.variable_copies == 2 * (record.placement.variables or 0)
     assert record.config["plugin"] == [LOCAL_SGD_PLUGIN]
-
-
-def test_cnnbench_strategies_measures_it_beside_the_others():
-    given = parse_flags((*SMALL, OWN[0]), FLAGS)
-    cases, _ = select_strategy_cases(given, None, on_gpu=False, weights_steps=2)
-    own = cases[-1]
-    assert own.name == LOCAL_SGD
-    assert set(OWN) <= {*flags_to_arguments(own.flags)}
-    assert own.apart == "its towers train apart"
-    assert "replicated" in [mode.name for mode in cases]
-    with pytest.raises(FlagError, match=r"--modes=other: takes one or more of .*local_sgd"):
-        select_strategy_cases(given, ["other"], on_gpu=False)
 
 
 # Installed entry points -----------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cnnbench.base.terminal import print_result
 from cnnbench.errors import FlagError
@@ -20,12 +20,8 @@ from cnnbench.records.files import (
     OutputFile,
     raising_flag_errors,
     stream_descriptor,
-    write_plot,
     write_text,
 )
-
-if TYPE_CHECKING:
-    from cnnbench.base.charts import Chart
 
 
 def declare_output_flag(help: str) -> Any:
@@ -131,7 +127,9 @@ class PluginFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TableFlags:
+class OutputFlags:
+    """Flags for the output of commands that print a table."""
+
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
     output: str | None = declare_output_flag(
         "Write the output to this file. Its ending names the format if --format is not given."
@@ -142,39 +140,6 @@ class _TableFlags:
         """The files in the flags, to check them before the command measures."""
         return [OutputFile("output", self.output)]
 
-    def _write_text(self, texts: Mapping[str, Callable[[], str]]) -> None:
-        write_or_print_output(self.output, texts[self.format]())
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputFlags(_TableFlags):
-    """Flags for the output of commands that print a table."""
-
     def write_output(self, texts: Mapping[str, Callable[[], str]]) -> None:
         """Writes or prints the output. `texts` has a function for each format."""
-        self._write_text(texts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlotFlags(_TableFlags):
-    """Flags for the output of commands that print a table and draw a chart."""
-
-    plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
-
-    @property
-    def output_files(self) -> list[OutputFile]:
-        """See `OutputFlags`."""
-        return [*super().output_files, OutputFile("plot", self.plot, PICTURES)]
-
-    def write_output(
-        self, texts: Mapping[str, Callable[[], str]], draw: Callable[[], Chart], title: str = ""
-    ) -> None:
-        """Writes or prints the output, and writes the chart that `draw` returns into --plot.
-
-        `texts` has a function for each format. `draw` is called if --plot is given. The title of
-        the file is `title`, or the title of the chart.
-        """
-        self._write_text(texts)
-        if self.plot is not None:
-            chart = draw()
-            write_plot(self.plot, [chart], title or chart.title)
+        write_or_print_output(self.output, texts[self.format]())

@@ -53,10 +53,9 @@ from cnnbench.records.run import RunRecord
 _ABOUT = """\
 Usage: cnnbench report RECORDS... [FLAGS]
 
-Writes a report on run records (--result_json), all-reduce measurements and what tune, strategies
-and roofline found: one HTML file that needs nothing else, Markdown, or a CSV table. RECORDS are
-files, folders with all *.json below them, or quoted patterns. The page cnnbench docs report
-explains the values.
+Writes a report on run records (--result_json), all-reduce measurements and what tune and roofline
+found: one HTML file that needs nothing else, Markdown, or a CSV table. RECORDS are files, folders
+with all *.json below them, or quoted patterns. The page cnnbench docs report explains the values.
 
   cnnbench report results --title="Three networks" -o report.html
   cnnbench report results --format=csv --table=runs

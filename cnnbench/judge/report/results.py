@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from math import isfinite
 from operator import attrgetter
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 from cnnbench.base.document import TableCell, interval_cell
 from cnnbench.base.notebook import Displayed, short_repr
@@ -33,7 +33,7 @@ from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.origin import Machine, Origin, origin_titles
 from cnnbench.machine.repository import sort_by_optional_place
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
+from cnnbench.records.campaigns import TuneDocument
 from cnnbench.records.codec import dataclass_from_sources, parse_start_time
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.load import Loaded, Study
@@ -57,8 +57,6 @@ _USUAL = ("imagenet", "training")
 """The default data set and the default kind of work, which are omitted from names."""
 
 _DEFAULT = Criteria()
-
-S = TypeVar("S", Roofline, StrategiesDocument)
 
 
 def interval_cells(values: ValuesByProcess) -> dict[str, TableCell]:
@@ -424,11 +422,6 @@ class ReportSubject(Loaded, Displayed):
         return (*([] if own is None else [own]), *others)
 
     @property
-    def strategies(self) -> tuple[StrategiesDocument, ...]:
-        """The results of `cnnbench strategies`, which compare modes of --variable_update."""
-        return tuple(study for study in self.studies if isinstance(study, StrategiesDocument))
-
-    @property
     def tunings(self) -> tuple[TuneDocument, ...]:
         """The results of `cnnbench tune`, which search for the fastest flags."""
         return tuple(study for study in self.studies if isinstance(study, TuneDocument))
@@ -522,15 +515,15 @@ def _use_compared_speeds(configured: Iterable[RunGroup], comparison: Comparison)
         group.use_speeds(speeds)
 
 
-def with_start_times(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
-    """Returns the given pairs of name and document. Names that occur more than once get the start
-    time of their document.
+def with_start_times(named: Iterable[tuple[str, Roofline]]) -> list[tuple[str, Roofline]]:
+    """Returns the given pairs of name and roofline. Names that occur more than once get the start
+    time of their roofline.
     """
     named = list(named)
     taken = Counter(name for name, _ in named)
     return [
-        (f"{name}, {start_time_text(document.started_at)}" if taken[name] > 1 else name, document)
-        for name, document in named
+        (f"{name}, {start_time_text(roofline.started_at)}" if taken[name] > 1 else name, roofline)
+        for name, roofline in named
     ]
 
 

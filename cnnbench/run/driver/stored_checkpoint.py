@@ -200,13 +200,6 @@ def _find_channels_first(path: str, spec: ModelSpec) -> dict[str, tuple[int, int
     return {name: (channels, h, w) for name, (h, w, channels) in spec.flattened.items()}
 
 
-def read_stored_variables(path: str) -> dict[str, Any]:
-    """Reads all variables and slots of a checkpoint, as NumPy arrays by canonical name."""
-    stored = StoredCheckpoint(path, "")
-    keys = sorted(key for key in stored.shapes if key.startswith(("model/", "slots/")))
-    return {name_of(key): stored.read_tensor(key) for key in keys}
-
-
 def check_old_checkpoint(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is from tf_cnn_benchmarks and cannot be used."""
     # Any other error, such as an unreadable file, is reported when the checkpoint is restored.

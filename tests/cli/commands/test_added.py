@@ -26,9 +26,8 @@ TOP = '''"""``cnnbench top``: list the fastest runs."""
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cnnbench.base.charts import Axis, DistributionRow, RowChart
 from cnnbench.base.tables import dataclasses_to_csv
-from cnnbench.cli.commands import @BASE@, choose_format
+from cnnbench.cli.commands import OutputFlags, choose_format
 from cnnbench.errors import ExitCode
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import specs_of
@@ -49,7 +48,7 @@ class TopDocument(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopFlags(@BASE@):
+class TopFlags(OutputFlags):
     """Flags of the command."""
 
 
@@ -66,30 +65,19 @@ def main(argv):
         "csv": lambda: dataclasses_to_csv(TopDocument, [document]),
         "json": document.to_json,
     }
-    options.write_output(texts@DRAW@)
+    options.write_output(texts)
     return ExitCode.OK
 '''
-
-DRAWING = """, lambda: RowChart(
-        title="top",
-        x=Axis(label="speed"),
-        rows=(
-            DistributionRow(
-                label="a", values=((2.0, "two"),), centre=2.0, low=None, high=None, text="2"
-            ),
-        ),
-    )"""
 
 
 @pytest.fixture
 def add(tmp_path, monkeypatch):
-    """add(BASE, TEXT): adds a command with flags derived from BASE, and a text that draws."""
+    """add(): adds a command."""
     folder = tmp_path / "commands"
     folder.mkdir()
 
-    def add(base="OutputFlags", drawing=""):
-        text = TOP.replace("@BASE@", base).replace("@DRAW@", drawing)
-        (folder / "top.py").write_text(text)
+    def add():
+        (folder / "top.py").write_text(TOP)
         monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(folder)])
         monkeypatch.setitem(COMMANDS, "top", find_commands([str(folder)])["top"])
 
@@ -142,20 +130,6 @@ def test_a_command_that_draws_nothing_has_no_flag_for_a_plot(add, call, tmp_path
     assert (out, err.count("\n")) == ("", 1)
     assert "--plot" in err
     assert not plot.exists()
-
-
-def test_a_command_that_draws_writes_the_chart(add, call, tmp_path):
-    add("PlotFlags", DRAWING)
-    plot = tmp_path / "top.svg"
-    call("top", f"--plot={plot}")
-    assert plot.read_text().endswith("</svg>\n")
-    assert "--plot=" in call("top", "--help").out
-    call("top", f"--plot={tmp_path / 'top.gif'}", code=2)
-
-
-def test_a_command_cannot_declare_a_plot_and_forget_the_chart(add, call):
-    add("PlotFlags")
-    assert "draw" in call("top", code=4).err
 
 
 def test_its_document_has_a_schema_and_is_no_defective_record(add, call, tmp_path):

@@ -56,7 +56,6 @@ def test_commands_and_flags_are_those_that_there_are(proposed):
         (["compare", "a", "b", "--metrics", "=", "throughput,mem"], {"throughput,memory"}),
         (["sweep", ""], SUITES),
         (["data", "make-i"], {"make-imagenet"}),
-        (["strategies", "--model", "=", "alexn"], {"alexnet"}),
         (["tune", "--model", "=", "alexn"], {"alexnet"}),
         (["roofline", "--model=alexn"], {"--model=alexnet"}),
         (["completion", "z"], {"zsh"}),

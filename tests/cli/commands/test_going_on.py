@@ -26,7 +26,6 @@ from cnnbench.campaigns.bisect import search
 from cnnbench.campaigns.processes import campaign, identity
 from cnnbench.campaigns.processes.identity import CampaignIdentity
 from cnnbench.campaigns.processes.journal import JOURNAL, Journal
-from cnnbench.campaigns.strategies import weights
 from cnnbench.campaigns.tune import race
 from cnnbench.cli import main
 from cnnbench.machine import facts as software
@@ -67,15 +66,12 @@ COMMANDS = {
         "--pairing=alternate",
     ],
     "bisect": ["HEAD~2", "HEAD", "--pairs=6", "--burn_in=0", "--pairing=alternate"],
-    "strategies": ["--modes=replicated", "--rounds=2"],
     "sweep": ["suite.yaml"],
     "tune": ["--minutes=5", "--pairing=alternate"],
 }
 
-QUESTIONS = ["ab", "strategies", "sweep", "tune"]
+QUESTIONS = ["ab", "sweep", "tune"]
 """Commands whose questions differ: that of ab is the same, whatever the pairing."""
-
-MORE = {"strategies": ["--num_gpus=2"]}
 
 
 def commit(git, place):
@@ -95,7 +91,6 @@ class Campaigns:
         monkeypatch.setattr(race, "MOST_ROUNDS", 2)
         program = (fake_python, "-c", "cnnbench", "")
         monkeypatch.setattr("cnnbench.cli.commands.sweep.own_command_prefix", lambda: program)
-        monkeypatch.setattr(weights, "weight_distances", lambda folders: {"one": (0.0, "")})
         groups = "cnnbench.cli.commands.tune.search_groups"
         monkeypatch.setattr(groups, lambda *_, **situation: THREADS)
 
@@ -116,11 +111,10 @@ class Campaigns:
         python = sys.executable if command == "bisect" else self._python
         self._monkeypatch.setattr(side, "sys", SimpleNamespace(executable=python))
         run = [f"--plugin={self.plugin}", "--model=own", "--device=cpu", "--batch_size=4"]
-        run += MORE.get(command, [])
         given = ["--resume"] if resume else ["--seed=1"]
         if command == "ab" and resume:
             own, run = [], []
-        behind = run if command == "strategies" else ["--", *run] if run else []
+        behind = ["--", *run] if run else []
         return main([command, *own, f"--results={results}", *given, *behind])
 
 
@@ -198,7 +192,7 @@ def test_another_question_is_refused(campaigns, refused, command, git, monkeypat
     assert campaigns(command, "r", resume=True) in (0, 3)
 
 
-@pytest.mark.parametrize("command", ["bisect", "strategies", "sweep"])
+@pytest.mark.parametrize("command", ["bisect", "sweep", "tune"])
 def test_each_kind_of_edit_is_another_question(campaigns, refused, command, tmp_path):
     """Two kinds with each command, which are all kinds."""
     plugin = campaigns.plugin = campaigns.plugin.rename(tmp_path / "net.py")  # in no repository
@@ -251,9 +245,6 @@ class Recorded:
             self._ends[name] = self._execute(command, timeout), command.record.read_bytes()
         ended, record = self._ends[name]
         command.record.write_bytes(record)
-        for word in command.words:
-            if word.startswith("--train_dir="):
-                Path(word.partition("=")[2]).mkdir(parents=True, exist_ok=True)
         return ended
 
 

@@ -136,7 +136,6 @@ NEEDED = {
     "explain": [],
     "history": ["base"],
     "report": ["base"],
-    "strategies": ["--model=trivial"],
     "tune": ["--model=trivial"],
 }
 """Further words of the commands that have --format and --output; gate passes them to ab."""

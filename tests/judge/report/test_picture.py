@@ -1,9 +1,9 @@
-"""The picture of a machine: limits, modes, rooflines and how to reproduce it, by hand.
+"""The picture of a machine: limits, rooflines and how to reproduce it, by hand.
 
 Tests cnnbench/judge/report/sections/steps.py, cnnbench/judge/report/sections/baseline.py,
 cnnbench/judge/report/sections/quantities.py, cnnbench/judge/report/sections/runs.py,
-cnnbench/judge/report/sections/all_reduce.py, cnnbench/judge/report/sections/roofline.py,
-cnnbench/judge/report/sections/strategies.py and cnnbench/judge/report/sections/tune.py.
+cnnbench/judge/report/sections/all_reduce.py, cnnbench/judge/report/sections/roofline.py and
+cnnbench/judge/report/sections/tune.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from golden import golden
 from pages import HOSTILE, Page, report_of, rows, section
-from studies import SWEEP, roofline, step_profile, strategies, tuning
+from studies import SWEEP, roofline, step_profile, tuning
 
 from cnnbench import __version__
 from cnnbench.judge.report import build, gather, load, render
@@ -157,13 +157,6 @@ def test_of_a_suite_in_a_file_the_command_of_each_configuration_is_listed(full_r
     assert built_in == ["cnnbench sweep throughput"]
 
 
-def test_processes_of_a_comparison_of_modes_need_no_command_of_their_own(full_runs):
-    record = full_runs(180, devices=2, run_id="replicated1")
-    report = report_of(record, studies=[strategies()])
-    (row,) = rows(report, "reproduce", 1)
-    assert row["measures"] == "modes of lenet, batch 8, 2 cpu"
-
-
 def test_markdown_is_golden(report):
     text = render(report, "markdown").replace(__version__, "VERSION")
     assert text == golden(GOLDEN, text)
@@ -203,7 +196,7 @@ def hostile(value):
         more = {HOSTILE: HOSTILE} if any(isinstance(one, str) for one in value.values()) else {}
         return {key: hostile(item) for key, item in value.items()} | more
     if dataclasses.is_dataclass(value):
-        words = ("started_at", "status", "verdict", "weights")
+        words = ("started_at", "status", "verdict")
         names = {one.name for one in dataclasses.fields(value)}.difference(words)
         return dataclasses.replace(value, **{n: hostile(getattr(value, n)) for n in names})
     return value
@@ -212,7 +205,7 @@ def hostile(value):
 @pytest.mark.slow
 def test_hostile_names_are_text(full_runs):
     run = full_runs(100, sweep=SWEEP)
-    plain = roofline(full_runs(100)), strategies(), tuning(), step_profile(full_runs)
+    plain = roofline(full_runs(100)), tuning(), step_profile(full_runs)
     documents = [*map(hostile, plain)]
     page = Page(render(report_of(hostile(run), studies=documents), "html"))
     tags = [tag for tag, _ in page.elements]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from studies import roofline, strategies, tuning
+from studies import roofline, tuning
 
 from cnnbench.judge.report.results import (
     gather,
@@ -152,7 +152,6 @@ def test_a_page_keeps_what_has_changed_and_the_newest(full_runs):
 def test_studies_by_kind(full_runs, folder):
     found = gather(folder)
     assert len(found.rooflines) == 2
-    assert found.strategies == (strategies(),)
     assert found.tunings == (tuning(),)
     assert found.explanations == ()
     names = [name for name, _ in found.processes]

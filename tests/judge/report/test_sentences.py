@@ -4,8 +4,8 @@ Other tests of this folder test values, rows and tones. The Markdown of two whol
 golden/report.md and golden/picture.md. UPDATE_GOLDEN=1 writes the file anew.
 
 Tests cnnbench/judge/report/sections/__init__.py, cnnbench/judge/report/sections/baseline.py,
-cnnbench/judge/report/sections/strategies.py, cnnbench/judge/report/sections/tune.py,
-cnnbench/judge/report/sections/steps.py and cnnbench/judge/report/sections/quantities.py.
+cnnbench/judge/report/sections/tune.py, cnnbench/judge/report/sections/steps.py and
+cnnbench/judge/report/sections/quantities.py.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 from golden import golden
 from pages import report_of
-from studies import ROWS, roofline, step_profile, strategies, tuning
+from studies import ROWS, roofline, step_profile, tuning
 
 from cnnbench.base.document import ChartGroup, Items, Paragraph, Table
 from cnnbench.records.all_reduce import Copying
-from cnnbench.records.campaigns import DIFFERENT, NOT_FASTER, StrategyRow
+from cnnbench.records.campaigns import NOT_FASTER
 from cnnbench.records.run import ConditionNote, Conditions, Imported, ResourceUse
 from cnnbench.records.subject import Subject
 
@@ -57,31 +57,6 @@ def told(report, seen):
             seen |= {*fresh}
             yield f"{section.title}"
             yield from (f"  {line}" for line in fresh)
-
-
-def modes(processes, shift):
-    speeds = {"parameter_server": 180.0 + shift, "replicated": 190.0, "one_tower": 220.0}
-    most = processes - 1
-    rows = [
-        StrategyRow(
-            mode=mode,
-            processes=processes,
-            images_per_sec=speed + most / 2,
-            low=speed,
-            high=speed + most,
-        )
-        for mode, speed in speeds.items()
-    ]
-    return strategies(rows=tuple(rows))
-
-
-def modes_that_train_otherwise():
-    first, server, replicated, *_ = strategies().rows
-    server = dataclasses.replace(server, high=190.0)
-    replicated = dataclasses.replace(
-        replicated, weights=DIFFERENT, weight_distance=float("nan"), problem="died"
-    )
-    return strategies(rows=(first, server, replicated))
 
 
 def used(leak):
@@ -181,11 +156,6 @@ REPORTS = {
     "a profile": lambda runs: report_of(
         studies=[step_profile(runs, input_wait_seconds=(0.002,) * 8)]
     ),
-    "modes of one process": lambda runs: report_of(studies=[modes(1, 0)]),
-    "modes of five processes": lambda runs: report_of(studies=[modes(5, 0)]),
-    "a fastest mode": lambda runs: report_of(studies=[modes(6, 0)]),
-    "two fastest modes": lambda runs: report_of(studies=[modes(6, 8)]),
-    "modes that train otherwise": lambda runs: report_of(studies=[modes_that_train_otherwise()]),
     "faster flags": lambda runs: report_of(studies=[tuning()]),
     "flags that train otherwise": lambda runs: report_of(studies=[tuning(leader="precision=bf16")]),
     "a gain of one pair": lambda runs: report_of(studies=[tuning(low=None, pairs=1)]),

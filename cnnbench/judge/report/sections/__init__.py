@@ -19,7 +19,6 @@ from cnnbench.judge.report.sections import (
     runs,
     scaling,
     steps,
-    strategies,
     tune,
 )
 from cnnbench.version import __version__
@@ -31,7 +30,6 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "reproduce": ("How to reproduce it", runs.reproduction_section),
     "problems": ("Failed and skipped", runs.failures_section),
     "flags": ("Best flags", tune.best_flags_section),
-    "modes": ("Modes side by side", strategies.modes_section),
     "scaling": ("Scaling", scaling.scaling_section),
     "allreduce": ("All-reduce", all_reduce.all_reduce_section),
     "throughput": ("Throughput", quantities.throughput),
@@ -110,7 +108,6 @@ def build(
         _failures_answer(results),
         *baseline.explanation_answers(results),
         *tune.search_verdict_answers(results),
-        *strategies.fastest_mode_answers(results),
         *all_reduce.all_reduce_answers(results),
         *roofline.roofline_answers(results),
         environment.conditions_answer(results),
@@ -134,7 +131,6 @@ def _section(key: str, results: ReportSubject, folded: bool) -> Section:
 def _report_title(results: ReportSubject) -> str:
     named = (
         *(group.model for group in (*results.configured, *results.profiled.values())),
-        *(str(document.config.get("model")) for document in results.strategies),
         *map(tune.searched_network, results.tunings),
     )
     if not named and results.explanations:
@@ -147,8 +143,7 @@ def _report_title(results: ReportSubject) -> str:
 
 
 def _subtitle(results: ReportSubject) -> str:
-    measured = (*(document for _, document in results.processes), *results.strategies)
-    starts = sorted(start_time_text(document.started_at)[:16] for document in measured)
+    starts = sorted(start_time_text(record.started_at)[:16] for _, record in results.processes)
     ends = " to ".join(dict.fromkeys((*starts[:1], *starts[-1:])))
     when = f", measured {ends} UTC" if ends else ""
     return f"Measured with cnnbench; report of version {__version__}{when}"
@@ -192,7 +187,6 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
         (machines if len(machines) > 1 else (), "machine", "machines"),
         (results.runs, "process", "processes"),
         (results.allreduces, "all-reduce run", "all-reduce runs"),
-        (results.strategies, "set of modes", "sets of modes"),
         (results.tunings, "search of flags", "searches of flags"),
         (results.rooflines, "roofline", "rooflines"),
     )
@@ -202,7 +196,6 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
     if imported := imported_records_note(record for _, record in results.processes):
         yield "not judged", imported
     environments = [record.environment for _, record in results.processes]
-    environments += [document.environment for document in results.strategies]
     for title, names in _FACTS:
         texts = [_values_text(environments, name) for name in names]
         if texts[0]:

@@ -28,7 +28,6 @@ from cnnbench.judge.report.results import (
     speed_and_certainty,
     start_time_text,
 )
-from cnnbench.judge.report.sections.strategies import titled_strategies
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import parse_start_time
 from cnnbench.records.run import RunRecord
@@ -153,9 +152,6 @@ def _software_rows(results: ReportSubject) -> Iterable[Row]:
         yield _software_row(
             record.environment, subject_of_record(record.subject, record.config, ab)
         )
-    if not results.processes:
-        for document in results.strategies:
-            yield _software_row(document.environment, document.subject or Subject())
 
 
 def _software_row(facts: Mapping[str, Any], subject: Subject) -> Row:
@@ -184,19 +180,10 @@ def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int,
     """Yields, for each command, the name of the measurement, the words of the command, the number
     of processes, and the start time.
     """
-    for title, document in titled_strategies(results):
-        yield f"modes of {title}", document.command, len(document.processes), document.started_at
     for tuning in results.tunings:
         processes = sum(row.processes for row in tuning.rows) + 2 * tuning.pairs
         yield "best flags", tuning.search_command, processes, tuning.started_at
-    by_campaign = {
-        process.run_id for document in results.strategies for process in document.processes
-    }
-    others = (
-        process
-        for process in results.processes
-        if _has_command(process[1]) and process[1].run_id not in by_campaign
-    )
+    others = (process for process in results.processes if _has_command(process[1]))
     first: dict[str, tuple[str, ...]] = {}
 
     def campaign_command(

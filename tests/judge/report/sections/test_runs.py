@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pages import report_of, rows, section
-from studies import strategies, tuning
+from studies import tuning
 
 from cnnbench.base.document import Paragraph, Table
 from cnnbench.judge.report import build, gather
@@ -122,13 +122,6 @@ def test_alike_processes_are_one_row(full_runs):
     other = full_runs(100, environment={"tensorflow_version": "2.20"})
     found = rows(report_of(full_runs(100), other), "reproduce")
     assert [row["processes"] for row in found] == ["1", "1"]
-
-
-def test_modes_alone_have_their_software():
-    (row,) = rows(report_of(studies=[strategies()]), "reproduce")
-    assert row["TensorFlow"] == "2.21.0"
-    (command,) = rows(report_of(studies=[strategies()]), "reproduce", 1)
-    assert command["processes"] == "8"
 
 
 def test_processes_of_a_search_are_those_of_its_races_and_pairs(full_runs):

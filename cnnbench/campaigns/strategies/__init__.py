@@ -1,1 +1,0 @@
-"""`cnnbench strategies`: compares all modes of --variable_update."""
