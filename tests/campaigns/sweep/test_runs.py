@@ -233,3 +233,37 @@ def test_results_that_can_no_longer_be_written_end_the_sweep(sweep, little_disk)
         err = sweep(entry("a"), entry("b", flags={"num_gpus": 2}), code=4).err
     assert "File too large" in err
     assert len(journal()) <= 1
+
+
+def test_modes_side_by_side_in_the_table_and_in_the_report(sweep, call):
+    modes = ["parameter_server", "replicated", "one_device_strategy"]
+    flags = {"model": "trivial", "num_gpus": 2, "device": "cpu"}
+    printed = sweep(
+        entry(
+            "a",
+            alternatives=True,
+            repeats=6,
+            flags=flags,
+            matrix={"variable_update": modes},
+            include=[{"num_gpus": 1}],
+        )
+    )
+    heading, *lines = printed.out.splitlines()
+    assert ("95 % interval" in heading, "of the fastest" in heading) == (True, True)
+    measured = {"a num_gpus=1", *(f"a variable_update={mode}" for mode in modes[:2])}
+    shares = {line.split("  ")[0]: re.search(r" (\S+) %", line)[1] for line in lines[:3]}
+    assert shares.keys() == measured
+    assert "100.0" in shares.values()
+    reason = "a variable_update=one_device_strategy: left out: --num_gpus=2: --variable_update=one_"
+    assert lines[3].startswith(reason)
+    call("report", "results", "-o", "page.html")
+    page = Path("page.html").read_text()
+    assert reason in page
+    # The chart has a row for each mode, and one for one device alone.
+    (chart, *_) = (
+        svg
+        for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+        if "images/sec over the timed steps" in svg
+    )
+    for label in ("1 cpu", "2 cpu, parameter_server", "2 cpu, replicated"):
+        assert f">{label}<" in chart
