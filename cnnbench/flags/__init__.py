@@ -35,7 +35,7 @@ from cnnbench.flags.identity import (
     nondefault_identity,
     recorded_defaults,
 )
-from cnnbench.flags.obsolete import OBSOLETE, ONLY_CHECK, REMOVED, RENAMED, check_obsolete_flags
+from cnnbench.flags.obsolete import OBSOLETE, ONLY_CHECK, RENAMED, check_obsolete_flags
 from cnnbench.flags.params import ACCEPTED, FLAGS, GROUPS, SPECS, Params
 from cnnbench.flags.parse import (
     FLAG_FILE,
@@ -59,7 +59,6 @@ __all__ = [
     "GROUPS",
     "OBSOLETE",
     "ONLY_CHECK",
-    "REMOVED",
     "RENAMED",
     "SPECS",
     "Affects",

@@ -1,4 +1,4 @@
-"""Flags that have no effect or a new name, and flags that no longer exist.
+"""Flags that have no effect or a new name.
 
 Obsolete flags of tf_cnn_benchmarks are accepted and have no effect. If the value of an obsolete
 flag is not its old default, a notice names the alternatives (`help`).
@@ -159,12 +159,6 @@ RENAMED: Mapping[str, str] = {
     "cache_data": "datasets_repeat_cached_sample",
 }
 """New names by old names, which early versions and forks of tf_cnn_benchmarks use."""
-
-
-REMOVED: Mapping[str, str] = {
-    **dict.fromkeys(("model_plugin", "dataset_plugin", "variable_mgr_plugin"), "use --plugin"),
-}
-"""Flags of earlier versions that are refused, with their replacements."""
 
 
 def check_obsolete_flags(

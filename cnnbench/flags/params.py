@@ -28,7 +28,7 @@ from cnnbench.flags.groups.run import RunParams, added_endings
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.obsolete import OBSOLETE, REMOVED, RENAMED, accept_obsolete
+from cnnbench.flags.obsolete import OBSOLETE, RENAMED, accept_obsolete
 from cnnbench.optimizers.clipping import CLIPPINGS
 from cnnbench.optimizers.spec import Constant
 from cnnbench.records.endings import ENDINGS
@@ -262,7 +262,7 @@ def _check_flag(owner: str, name: str, constant: Constant) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or not isinstance(constant.help, str):
         wanted = "a name of lower-case letters, digits and _, and a text as its help"
         raise UsageError(f"a flag that a plug-in adds needs {wanted}; its name is {name!r}")
-    if name in {*ACCEPTED, *RENAMED, *REMOVED, _CONSTANTS} or hasattr(Params, name):
+    if name in {*ACCEPTED, *RENAMED, _CONSTANTS} or hasattr(Params, name):
         raise UsageError(f"the flag --{name} exists already; choose another name")
     constant_flag(name, constant, owner, "").check(constant.default)
 

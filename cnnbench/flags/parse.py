@@ -19,7 +19,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.model import refuse_fp16_conflict
 from cnnbench.flags.groups.optimizer import REGISTRIES
-from cnnbench.flags.obsolete import REMOVED, RENAMED, check_obsolete_flags, renamed_notices
+from cnnbench.flags.obsolete import RENAMED, check_obsolete_flags, renamed_notices
 from cnnbench.flags.params import ACCEPTED, SPECS, Params, load_plugin_flags, unset_notices
 from cnnbench.records.files import IS_INPUT, are_same_file
 
@@ -333,8 +333,6 @@ def _unknown_message(word: str, known: Mapping[str, FlagSpec]) -> str:
     name = re.sub("^--?", "", typed)
     if name.removeprefix("no") in known:
         return f"{typed}: only boolean flags can be written with --no; write --{name[2:]}=value"
-    if name in REMOVED:
-        return f"{typed} was removed; {REMOVED[name]}"
     if name in _OF_JOBS:
         return f"{typed} is not a flag of a run, but of cnnbench {_OF_JOBS[name]}"
     flag, space, value = name.partition(" ")

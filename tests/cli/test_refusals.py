@@ -99,10 +99,6 @@ run --num_epochs=1e999 | --num_epochs
 run --eval_during_training_at_specified_steps=1,,2 | --eval_during_training_at_specified_steps
 run --eval_during_training_at_specified_epochs=1,x | --eval_during_training_at_specified_epochs
 run --result_json= | --result_json
-run --model_plugin=net.py | --model_plugin
-models --dataset_plugin=data.py | --dataset_plugin
-launch --workers=2 -- --variable_mgr_plugin=m | --variable_mgr_plugin
-ab --a=--model_plugin=net.py | --model_plugin
 run --zzzzzz | --zzzzzz
 run '--num_batches 3' | --num_batches
 compare --zzzzzz | --zzzzzz

@@ -327,7 +327,7 @@ def test_an_empty_flag_without_meaning_needs_no_notice():
 
 
 NO_FLAGS = [
-    *("--nonum_gpus", "--nonum_gpus=3", "--noxla=true", "--model_plugin=net.py", "-towers=2"),
+    *("--nonum_gpus", "--nonum_gpus=3", "--noxla=true", "-towers=2"),
     *("--num_batches  3", "--num_batch=3", "--nodistortion", "--zzzzzzzz", "--zzz zzzzz"),
     *("lenet", "--num_gpus=1|2", "--xla|TRUE", "--xla|False", "-xla|maybe", "x|--xla", "--|x"),
     *("--batch_size", "--undefok", "--flagfile", "--batch_size=-1"),

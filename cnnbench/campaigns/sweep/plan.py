@@ -22,7 +22,7 @@ from cnnbench.campaigns.processes import (
 )
 from cnnbench.campaigns.suite.entries import LAUNCH, Suite, SweepCase, expand_entry
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import REMOVED, args_from_values, load_named_plugins, parse_flag_texts
+from cnnbench.flags import args_from_values, load_named_plugins, parse_flag_texts
 from cnnbench.judge.compare.power import processes_to_decide
 from cnnbench.plan import without_batch_size_search
 from cnnbench.records.subject import Subject
@@ -172,9 +172,8 @@ def _resolve_case(
         load_named_plugins({name: [text] for name, text in configuration.flags.items()})
     for name, node in configuration.nodes.items():
         if name not in known and not (name in LAUNCH and name in configuration.varied):
-            reason = f"--{name} was removed; {REMOVED[name]}" if name in REMOVED else ""
-            reason = f'"{name}" is a key of launch' if name in LAUNCH else reason
-            raise node.error(reason or unknown_key_message(name, known))
+            of_launch = f'"{name}" is a key of launch'
+            raise node.error(of_launch if name in LAUNCH else unknown_key_message(name, known))
     for name, text in flags_for_all.items():
         if name in configuration.varied and not configuration.included:
             reason = f'is what "{entry.name}" varies; choose with --filter'

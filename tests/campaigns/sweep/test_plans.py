@@ -444,7 +444,6 @@ OF_ENTRIES = [
 ]
 
 OF_FLAGS = [
-    "model_plugin: net.py",
     "modle: lenet",
     "model: lenett",
     "num_gpus: 0",
