@@ -13,7 +13,7 @@ authenticated, and received values are neither executed nor stored. These proces
   ``{"up": bool, "standing": progress}``; once ``{"end": [exit code, reason]}``, or ``{"failed":
   reason}``, or ``{"lost": reason}``.
 - The guard of a child process (`campaigns/processes/guard.py`), to the parent of both: once
-  ``{"status": wait status, "max_rss_bytes": bytes}`` or ``{"error": reason}``.
+  ``{"status": wait status}`` or ``{"error": reason}``.
 - A run, to the process that supervises it (`run/runtime/supervisor.py`): once ``{"code": exit
   code}``.
 

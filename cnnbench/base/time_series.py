@@ -112,9 +112,7 @@ class Segment(NamedTuple):
         return _fit_values(centre + off.clip(-clip_limit, clip_limit), self)
 
 
-def change_points(
-    values: Sequence[float], min_spread: float = 0.0, min_segment: int = MIN_SEGMENT
-) -> tuple[int, ...]:
+def change_points(values: Sequence[float], min_spread: float = 0.0) -> tuple[int, ...]:
     """Finds the indices at which a new level begins, ascending. Empty if the time series has only
     one level.
 
@@ -124,10 +122,8 @@ def change_points(
     Args:
       values: finite.
       min_spread: lower bound of the noise's standard deviation; smaller changes are ignored.
-      min_segment: minimum number of values in a segment. With a smaller number, changes are
-        detected earlier, but fewer consecutive outliers are mistaken for a level.
     """
-    cuts, segments = _choose_segments(values, lambda _: min_spread, min_segment, 0.0)
+    cuts, segments = _choose_segments(values, lambda _: min_spread, MIN_SEGMENT, 0.0)
     trends = [segment for segment in segments if segment.trend is not None]
     starts = {segment.start for segment in segments[1:]}
     return tuple(

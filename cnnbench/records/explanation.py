@@ -145,8 +145,6 @@ class Explanation(Document):
     json_keys: ClassVar[JsonKeys] = (
         ...,
         "difference",
-        "mean_base",
-        "mean_new",
         "remainder",
         "not_profiled",
         "unexplained",
@@ -179,20 +177,6 @@ class Explanation(Document):
         """Whether the step times of A and B differ significantly."""
         known = bool(self.causes) and not self.by_work
         return abs(self.difference) > (self.spread if known else self.chance)
-
-    @property
-    def mean_base(self) -> float:
-        """The value of `base` under an older name, for programs that read earlier versions of the
-        document.
-        """
-        return self.base
-
-    @property
-    def mean_new(self) -> float:
-        """The value of `new` under an older name, for programs that read earlier versions of the
-        document.
-        """
-        return self.new
 
     @property
     def remainder(self) -> float:

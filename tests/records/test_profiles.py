@@ -219,7 +219,7 @@ def explained(**parts: Any) -> Explanation:
 
 def test_differences_of_an_explanation() -> None:
     made = explained()
-    assert (made.difference, made.mean_base, made.mean_new) == (1.0, 2.0, 3.0)
+    assert (made.difference, made.base, made.new) == (1.0, 2.0, 3.0)
     assert (made.rows[0].difference, made.causes[0].difference) == (0.75, 0.5)
     assert made.remainder == 0.25
     assert (made.not_profiled.base, made.not_profiled.new, made.not_profiled.share) == (

@@ -335,7 +335,6 @@ def make_table(
     folded: bool = False,
     hints: Mapping[str, str] = _NO_HINTS,
     whole: bool = False,
-    missing: str = numbers.NONE,
     **layout: Any,
 ) -> Table | None:
     """Makes a table from rows. Empty columns, except the first column, are omitted. Returns None if
@@ -345,18 +344,15 @@ def make_table(
       rows: rows of the table. The first one determines the order of the columns.
       hints: hints for columns, by title.
       whole: whether to keep empty columns.
-      missing: text for empty cells.
       layout: further attributes of the table.
     """
-    cells = [
-        {name: _filled_cell(content, missing) for name, content in row.items()} for row in rows
-    ]
+    cells = [{name: _filled_cell(content) for name, content in row.items()} for row in rows]
     if not cells:
         return None
     first, *others = cells[0]
     kept = [
         first,
-        *(name for name in others if whole or any(row[name].text != missing for row in cells)),
+        *(name for name in others if whole or any(row[name].text != numbers.NONE for row in cells)),
     ]
     if others and kept == [first]:
         return None
@@ -369,9 +365,9 @@ def make_table(
     )
 
 
-def _filled_cell(content: TableCell | str, missing: str) -> TableCell:
+def _filled_cell(content: TableCell | str) -> TableCell:
     cell = content if isinstance(content, TableCell) else TableCell(content)
-    return cell if cell.text else replace(cell, text=missing)
+    return cell if cell.text else replace(cell, text=numbers.NONE)
 
 
 def counted_remarks(texts: Sequence[str], about: str, tone: str = "") -> Iterator[Content]:

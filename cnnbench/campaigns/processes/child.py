@@ -50,7 +50,6 @@ class ProcessResult:
       code: exit code, or the negative number of the signal that killed the process; None if
         unknown, because its guard was killed too.
       seconds: wall time. For interleaved processes, the total time divided by their number.
-      max_rss_bytes: maximum resident memory; None if unknown.
       oom_kills: number of processes that the kernel's OOM killer killed in this time.
       error: the reason why the process could not be started; None if it was started.
       status: ok, failed, timed_out, killed or out_of_memory; "" if the process is not a
@@ -65,7 +64,6 @@ class ProcessResult:
     code: int | None
     seconds: float
     timed_out: bool = False
-    max_rss_bytes: int | None = None
     oom_kills: int = 0
     error: str | None = None
     status: str = ""
@@ -293,7 +291,6 @@ class Child(ChildProcess):
         return ProcessResult(
             code=None if status is None else os.waitstatus_to_exitcode(status),
             seconds=time.monotonic() - self._started,
-            max_rss_bytes=report.get("max_rss_bytes"),
             oom_kills=count_oom_kills() - self._kills,
             error=report.get("error"),
         )

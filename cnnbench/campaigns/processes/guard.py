@@ -78,9 +78,8 @@ def guard_program(link: int, inherited: Sequence[int], cores: str, *command: str
         for descriptor in inherited:
             # The guard closes its copies, so that a reader notices when the program closes its own.
             os.close(descriptor)
-        _, status, usage = os.wait4(program, 0)
-        unit = 1 if sys.platform == "darwin" else 1024
-        report = b'{"status": %d, "max_rss_bytes": %d}' % (status, usage.ru_maxrss * unit)
+        _, status = os.waitpid(program, 0)
+        report = b'{"status": %d}' % status
     _send(link, report)
     while True:
         signal.pause()

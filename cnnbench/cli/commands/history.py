@@ -140,9 +140,8 @@ class HistoryFlags(PluginFlags):
     )
     fail_on: tuple[str, ...] | None = declare_fail_on_flag(
         "What sets exit code 1, comma-separated: step or slower, a regression that has not been "
-        "undone; faster, a gain that has not been undone; never or nothing, as if not given.",
+        "undone; faster, a gain that has not been undone; never, as if not given.",
         "step",
-        "nothing",
     )
 
 

@@ -216,18 +216,16 @@ def fact_differences(
     return tuple(differing)
 
 
-def differing_values_text(
-    name: str, base: tuple[str, ...], new: tuple[str, ...], there: str = "NEW"
-) -> str:
-    """Returns text with the name of a flag or recorded property and its values in BASE and in
-    `there`: "cpu_model is Fast CPU in BASE and Slow CPU in NEW".
+def differing_values_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
+    """Returns text with the name of a flag or recorded property and its values in BASE and in NEW:
+    "cpu_model is Fast CPU in BASE and Slow CPU in NEW".
     """
     sides = ([readable_fact(name, one) for one in side] for side in (base, new))
     before, after = map(alternatives, sides)
     if base != new:
-        return f"{name} is {before} in BASE and {after} in {there}"
+        return f"{name} is {before} in BASE and {after} in NEW"
     if base == (UNKNOWN,):
-        return f"{name} is unknown in BASE and in {there}"
+        return f"{name} is unknown in BASE and in NEW"
     return f"{name} is {before} within BASE and within NEW"
 
 
