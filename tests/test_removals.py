@@ -36,7 +36,6 @@ ALLOWED = {
     "campaigns/processes/campaign.py _run_group": "files of processes that this one has ended",
     "campaigns/processes/results_dir.py move": "files of its own processes, locked",
     "campaigns/processes/results_dir.py remove": "what earlier processes of the campaign have left",
-    "campaigns/processes/results_dir.py move_finished": "files of a process in a temporary folder",
     "run/runtime/supervisor.py _exit_at_once": "code that TensorFlow generated",
     "cli/commands/gate.py _results_folder": "its own temporary folder, without results",
     "cli/commands/gate.py _report_if_same_code": "folders without files, locked",

@@ -14,11 +14,11 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import delaying_interrupts, raise_if_interrupted
@@ -149,46 +149,23 @@ def measure_process(
     return ended.record
 
 
-class Rounds(Generic[_Case]):
-    """The order in which a campaign measures its cases: iterates over the cases of `order`, without
-    those that are left out meanwhile.
-
-    Yields the case, the number of the round, and the keys (case, whether the round is 0) of the
-    processes that will probably follow.
-
-    Attributes:
-      order: pairs of a case and a round number.
-      left_out: cases that are left out from now on, for example because they have failed.
-    """
-
-    def __init__(self, order: Sequence[tuple[_Case, int]]) -> None:
-        self.order = order
-        self.left_out: set[_Case] = set()
-
-    def __iter__(self) -> Iterator[tuple[_Case, int, list[Hashable]]]:
-        for place, (case, at) in enumerate(self.order, start=1):
-            if case not in self.left_out:
-                later = [turn for turn in self.order[place:] if turn[0] not in self.left_out]
-                yield case, at, [(other, not number) for other, number in later]
-
-
 def make_rounds(
     cases: Iterable[_Case],
     repeats: int,
     seed: int,
-    is_due: Callable[[_Case, int], bool] = lambda case, at: at > 0,
-) -> Rounds[_Case]:
-    """Creates the order of round 0 (for example, of searches for a batch size) and of the rounds 1
-    to `repeats`.
+    is_due: Callable[[_Case, int], bool] = lambda case, at: True,
+) -> list[tuple[_Case, int]]:
+    """Creates the order in which a campaign measures its cases: in rounds, numbered from 1 to
+    `repeats`. Returns pairs of a case and the number of its round.
 
     `is_due` says whether a case takes part in a round. `seed` shuffles each round.
     """
     cases, generator, order = tuple(cases), random.Random(seed), []
-    for at in range(repeats + 1):
+    for at in range(1, repeats + 1):
         due_cases = [case for case in cases if is_due(case, at)]
         generator.shuffle(due_cases)
         order += [(case, at) for case in due_cases]
-    return Rounds(order)
+    return order
 
 
 class Campaign:

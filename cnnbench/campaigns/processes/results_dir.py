@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -330,10 +329,8 @@ class ResultsFolder:
             write_atomically(target, data)
 
     def remove(self, path: Path) -> None:
-        """Removes a file or a folder if it exists."""
+        """Removes a file if it exists."""
         with self.converting_write_errors(path):
-            if path.is_dir():
-                shutil.rmtree(path)
             path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
@@ -355,15 +352,10 @@ class ResultsFolder:
         return self._scratch_folder / "-".join(target.relative_to(self.folder).parts)
 
     def move_finished(self, target: Path) -> None:
-        """Moves the file or folder at `unfinished_path(target)`, if it exists, to `target`."""
+        """Copies the file at `unfinished_path(target)`, if it exists, to `target`."""
         made = self.unfinished_path(target)
-        if not made.is_dir():
-            if made.exists():
-                self.write(target, made.read_bytes())
-            return
-        with self.converting_write_errors(target):
-            shutil.copytree(made, target, dirs_exist_ok=True)
-            shutil.rmtree(made)
+        if made.exists():
+            self.write(target, made.read_bytes())
 
 
 def is_leftover(path: Path) -> bool:

@@ -155,7 +155,7 @@ class SweepItem(NamedTuple):
 def ordered_items(cases: Sequence[SweepCase], seed: int) -> tuple[SweepItem, ...]:
     """The processes of a sweep in order: rounds of all cases. The seed shuffles each round."""
     most = max((case.repeats for case in cases), default=0)
-    order = make_rounds(cases, most, seed, lambda case, at: 0 < at <= case.repeats).order
+    order = make_rounds(cases, most, seed, lambda case, at: at <= case.repeats)
     return tuple(SweepItem(case, repeat) for case, repeat in order)
 
 
