@@ -17,7 +17,6 @@ from cnnbench.flags.groups.run import RunParams
 from cnnbench.records.files import (
     PICTURES,
     STDOUT,
-    OutputFile,
     raising_flag_errors,
     stream_descriptor,
     write_text,
@@ -124,22 +123,3 @@ class PluginFlags:
 
     plugin: tuple[str, ...] = redeclare_flag(RunParams, "plugin")
     quiet_conditions: str = declare_quiet_flag()
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputFlags:
-    """Flags for the output of commands that print a table."""
-
-    format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = declare_output_flag(
-        "Write the output to this file. Its ending names the format if --format is not given."
-    )
-
-    @property
-    def output_files(self) -> list[OutputFile]:
-        """The files in the flags, to check them before the command measures."""
-        return [OutputFile("output", self.output)]
-
-    def write_output(self, texts: Mapping[str, Callable[[], str]]) -> None:
-        """Writes or prints the output. `texts` has a function for each format."""
-        write_or_print_output(self.output, texts[self.format]())

@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cnnbench.base.tables import dataclasses_to_csv
-from cnnbench.cli.commands import OutputFlags, choose_format
+from cnnbench.cli.commands import choose_format, declare_output_flag, write_or_print_output
 from cnnbench.errors import ExitCode
-from cnnbench.flags import parse_flags
+from cnnbench.flags import flag, parse_flags
 from cnnbench.flags.declare import specs_of
 from cnnbench.records.codec import Document, json_document
-from cnnbench.records.files import check_outputs
+from cnnbench.records.files import OutputFile, check_outputs
 
 
 @json_document("cnnbench top --format=json")
@@ -48,8 +48,11 @@ class TopDocument(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopFlags(OutputFlags):
+class TopFlags:
     """Flags of the command."""
+
+    format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
+    output: str | None = declare_output_flag("Write the output to this file.")
 
 
 SPECS = specs_of(TopFlags)
@@ -58,14 +61,14 @@ HELP = ("Usage: cnnbench top [FLAGS]", [("Flags", SPECS)])
 
 def main(argv):
     options = TopFlags(**choose_format(parse_flags(argv, SPECS), SPECS))
-    check_outputs(options.output_files)
+    check_outputs([OutputFile("output", options.output)])
     document = TopDocument("a", 2.0)
     texts = {
         "table": lambda: "fastest: a",
         "csv": lambda: dataclasses_to_csv(TopDocument, [document]),
         "json": document.to_json,
     }
-    options.write_output(texts)
+    write_or_print_output(options.output, texts[options.format]())
     return ExitCode.OK
 '''
 
