@@ -307,9 +307,11 @@ def _call_text(name: str) -> str:
 
 
 def plugin_files_of_flags(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Paths of the plug-in files that flags name, in the order in which they are loaded."""
+    """Paths of the plug-in files that flags name, in the order in which they are loaded. `flags`
+    contains values or, from a command line, texts.
+    """
     paths = flags.get(FLAG) or ()
-    return (paths,) if type(paths) is str else tuple(paths)
+    return tuple(paths.split(",")) if type(paths) is str else tuple(paths)
 
 
 def load_plugins_of_flags(flags: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ This package does not import TensorFlow.
 
 from cnnbench.flags import JobFlagNames, WorkKind
 from cnnbench.plan.identity import digest_of_value, facts_to_agree_on
+from cnnbench.plan.inputs import refuse_files_of_run
 from cnnbench.plan.make import (
     check_flags,
     join_job,
@@ -38,6 +39,7 @@ __all__ = [
     "model_gradients",
     "parse_run",
     "plan_before_plugins",
+    "refuse_files_of_run",
     "resolve",
     "unused_flag_notices",
     "without_batch_size_search",

@@ -46,6 +46,13 @@ def is_checkpoint_prefix(path: str) -> bool:
     return _PREFIX.search(path) is not None
 
 
+def is_checkpoint_file(name: str) -> bool:
+    """Whether a file of this name in a checkpoint folder belongs to a checkpoint or describes the
+    folder's checkpoints.
+    """
+    return _ANY_PART.fullmatch(name) is not None or name in (STATE, _TRAINING)
+
+
 def find_latest_checkpoint(path: str) -> str | None:
     """Finds the newest complete checkpoint and returns its path prefix; None if there are no
     checkpoint files.

@@ -222,6 +222,11 @@ class ResultFiles:
         """Whether a result file was requested."""
         return self._json is not None or self._csv is not None
 
+    @property
+    def output_files(self) -> tuple[OutputFile, OutputFile]:
+        """The files of --result_json and --result_csv."""
+        return OutputFile(_JSON, self._json), OutputFile(_CSV, self._csv)
+
     def check_writable(
         self, others: Iterable[OutputFile] = (), inputs: Iterable[str | None] = ()
     ) -> str | None:
@@ -230,8 +235,8 @@ class ResultFiles:
 
         Returns a notice if a table lacks columns.
         """
-        files = OutputFile(_JSON, self._json), *others, OutputFile(_CSV, self._csv)
-        check_outputs(files, inputs)
+        as_json, as_csv = self.output_files
+        check_outputs((as_json, *others, as_csv), inputs)
         lacking = () if self._csv is None else self._table.find_missing_columns(self._csv)
         if not lacking:
             return None

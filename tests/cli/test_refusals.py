@@ -99,6 +99,8 @@ run --num_epochs=1e999 | --num_epochs
 run --eval_during_training_at_specified_steps=1,,2 | --eval_during_training_at_specified_steps
 run --eval_during_training_at_specified_epochs=1,x | --eval_during_training_at_specified_epochs
 run --result_json= | --result_json
+run --model=trivial --data_name=cifar10 --data_dir=cifar10 --batch_size=1 --device=cpu \
+    --num_batches=1 --result_json=cifar10/data_batch_1.bin | --result_json
 run --zzzzzz | --zzzzzz
 run '--num_batches 3' | --num_batches
 compare --zzzzzz | --zzzzzz
@@ -519,6 +521,9 @@ ab -- --batch_size=-1 | --batch_size
 ab -- --result_json=x.json | --result_json
 ab -- run --model=nosuch | --model
 ab -- --plugin=nosuch.py | --plugin
+ab --b=--xla --output=out -- --model=lenet --graph_file=out | --output
+ab --b=--xla --output=net.py -- --model=lenet --plugin=net.py | --output
+ab --b="--plugin=net.py --plugin=other.py" --output=net.py -- --model=lenet | --output
 ab --b=--data_dir=/nowhere | --data_dir
 ab -- --peak_flops=1 | --peak_flops
 ab --a=--workers=2 | --workers
@@ -562,6 +567,8 @@ explain --a_env=X=1 --b_env=X=1 | --a
 explain --a_checkout=.. --b_checkout=.. | --a
 explain --a_checkout=v1 --b_checkout=main | --a
 explain --b=--profile_json=x -- --model=lenet | --profile_json
+explain --b=--xla --output=out -- --model=lenet --graph_file=out | --output
+explain --b=--xla --output=net.py -- --model=lenet --plugin=net.py | --output
 explain --workers=2 --b=--xla -- --variable_update=parameter_server | --ps
 
 bisect main | bisect
@@ -581,6 +588,11 @@ roofline lenet --output=x.html | --output
 roofline lenet --eval | --eval
 roofline lenet --plot=a.txt | --plot
 roofline lenet --warmup=auto | --warmup
+roofline lenet --trace_file=t | --trace_file
+roofline lenet --partitioned_graph_file_prefix=p | --partitioned_graph_file_prefix
+roofline lenet --json=out --graph_file=out | --json
+roofline lenet --csv=out --result_json=out | --csv
+roofline lenet --output=net.py --plugin=net.py | --output
 roofline lenet --worker_hosts=a:1,b:2 | --worker_hosts
 
 tune TWO_CPUS --train_dir=d | --train_dir
@@ -595,6 +607,7 @@ tune TWO_CPUS --resume --results=piped | --results
 tune TWO_CPUS --resume --results=damaged | damaged
 tune TWO_CPUS --resume | --resume
 tune TWO_CPUS -- --minutes=3 | --minutes
+tune TWO_CPUS --output=net.py -- --plugin=net.py | --output
 tune TWO_CPUS --results=/proc/none | --results
 tune TWO_CPUS fast | fast
 
@@ -769,6 +782,8 @@ def place(tmp_path_factory, lenet_runs, git):
     (folder / "x.json").write_text("{}")
     (folder / "cifar10").mkdir()
     (folder / "cifar10" / "data_batch_1.bin").write_bytes(bytes(3073 * 4))
+    for name in ("net.py", "other.py"):
+        (folder / name).write_text("INITIALISES_ONLY = True\n")
     (folder / "old.log").write_text("Model:       lenet\nno result\n")
     (folder / "images" / "left" / "0.jpg").touch()
     (folder / "tiny.yaml").write_text(SUITE)
@@ -800,6 +815,7 @@ def place(tmp_path_factory, lenet_runs, git):
     os.mkfifo(folder / "pipes" / "a.json")
     os.mkfifo(folder / "pipe")
     git(folder, "init", "--quiet", "--initial-branch=main")
+    (folder / ".git" / "info" / "exclude").write_text("*.py\n")  # no uncommitted changes
     for _ in range(2):
         git(folder, "commit", "--quiet", "--allow-empty", "-m", "x")
     git(folder, "tag", "v1")

@@ -80,7 +80,7 @@ class AbSide:
     @cached_property
     def given_flags(self) -> dict[str, str]:
         """The flags that were given for A or B, as text by flag name. Flags in flag files are
-        included.
+        included. The values of a repeated flag are separated by commas.
 
         The flags may belong to another version of cnnbench.
         """
@@ -93,7 +93,9 @@ class AbSide:
             with contextlib.suppress(UsageError):  # Wrong flags are reported when they are parsed.
                 texts, rest = split_command_line(self.flags, ACCEPTED)
         flags = {
-            name: texts_of_flag[-1] for name, texts_of_flag in texts.items() if name not in RENAMED
+            name: ",".join(texts_of_flag) if ACCEPTED[name].repeated else texts_of_flag[-1]
+            for name, texts_of_flag in texts.items()
+            if name not in RENAMED
         }
         for word, after in itertools.zip_longest(rest, rest[1:], fillvalue=""):
             name, equals, value = word.lstrip("-").partition("=")

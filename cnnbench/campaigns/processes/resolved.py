@@ -12,7 +12,7 @@ from cnnbench.base.text import format_bytes
 from cnnbench.flags import ACCEPTED, FlagSpec
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_from_values
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
-from cnnbench.plan import RunPlan, WorkKind
+from cnnbench.plan import RunPlan, WorkKind, refuse_files_of_run
 from cnnbench.plan.identity import identity_on_this_machine
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_outputs
@@ -75,6 +75,7 @@ def resolve_plan(plan: RunPlan) -> ResolvedRun:
     Raises FlagError for output files that cannot be written.
     """
     check_outputs(preflight.output_files(plan))
+    refuse_files_of_run(preflight.output_files(plan), vars(plan.params))
     preflight.prepare_folders(plan)
     return ResolvedRun(
         config=plan.to_json(),

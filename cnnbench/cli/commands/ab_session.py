@@ -34,8 +34,10 @@ from cnnbench.cli.commands.next_steps import pairs_for_clear_verdict
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.compare import Comparison, Verdict
 from cnnbench.judge.compare.comparability import check_fact_names
+from cnnbench.plan import refuse_files_of_run
 from cnnbench.records.codec import encode
 from cnnbench.records.explanation import Explanation
+from cnnbench.records.files import OutputFile
 
 _OF_ONE_SESSION = (
     "resume",
@@ -79,6 +81,9 @@ def run_experiment(
     check_fact_names(allowed)
     reporter = ChildProcessReporter(sys.stderr)
     with sides.open_sides(options, options.multi_process_layout, common, reporter) as both:
+        for side in both.values():
+            output = OutputFile("output", options.output)
+            refuse_files_of_run([output], side.given_flags)
         if earlier is None:
             why_not = partial(why_not_interleavable, both)
             turns = choose_slice_seconds(options.pairing, why_not, reporter)

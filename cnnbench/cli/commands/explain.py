@@ -33,6 +33,7 @@ from cnnbench.flags import flag, flag_sections, redeclare_flag, specs_of
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.blocks import explanation_sections
 from cnnbench.machine import facts
+from cnnbench.plan import refuse_files_of_run
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.files import OutputFile, check_outputs
 from cnnbench.records.profiles import StepProfile
@@ -160,6 +161,9 @@ def _explain(options: ExplainFlags, common: Sequence[str]) -> Explanation:
     reporter = ChildProcessReporter(sys.stderr)
     layout = options.multi_process_layout
     with open_sides(options, layout, common, reporter, refuse_equal=True) as both:
+        for side in both.values():
+            output = OutputFile("output", options.output)
+            refuse_files_of_run([output], side.given_flags)
         name = results_folder(options.results, "explain")
         with ResultsFolder(PROFILES_OF_SIDES, name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)

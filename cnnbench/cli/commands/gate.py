@@ -43,7 +43,8 @@ from cnnbench.machine.repository import (
     uncommitted_changes_text,
     why_commit_is_missing,
 )
-from cnnbench.records.files import raising_flag_errors
+from cnnbench.plan import refuse_files_of_run
+from cnnbench.records.files import OutputFile, raising_flag_errors
 
 _ABOUT = """\
 Usage: cnnbench gate BASE [HEAD] [FLAGS] [-- FLAGS OF cnnbench run]
@@ -221,7 +222,9 @@ def _report_if_same_code(
     if same is None:
         return False
     options.check_values()
-    check_flags_of_commit(AbSide(flags=tuple(flags)), change.tip)
+    side = AbSide(flags=tuple(flags))
+    refuse_files_of_run([OutputFile("output", options.output)], side.given_flags)
+    check_flags_of_commit(side, change.tip)
     comparison = Comparison(
         base_label=abbreviate_hash(change.start),
         new_label=abbreviate_hash(change.head),

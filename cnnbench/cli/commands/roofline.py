@@ -25,7 +25,14 @@ from cnnbench.flags import (
 )
 from cnnbench.judge.report.sections.roofline import roofline_chart, roofline_sections
 from cnnbench.lab.roofline import measure_roofline, roofline_to_csv
-from cnnbench.plan import ADDRESSES, check_flags, plan_before_plugins, resolve
+from cnnbench.plan import (
+    ADDRESSES,
+    RunPlan,
+    check_flags,
+    plan_before_plugins,
+    refuse_files_of_run,
+    resolve,
+)
 from cnnbench.records.files import (
     PICTURES,
     OutputFile,
@@ -51,7 +58,8 @@ excess over this estimate are first. Sums by kind of operation follow (cnnbench 
 """
 
 _EXIT_CODES = """\
-All flags of cnnbench run are accepted, except flags for several processes, --eval and --input_only.
+All flags of cnnbench run are accepted, except flags for several processes, --eval, --input_only,
+--trace_file and --partitioned_graph_file_prefix.
 --num_batches steps (10 if not given) are profiled after --num_warmup_batches (5 if not given), and
 the same number of steps is timed without a profiler. Times are means over the faster half of them.
 
@@ -59,6 +67,8 @@ Exit codes: 0 done; 2 wrong use; 4 the run failed; 130 interrupted.
 """
 
 _STEPS, _WARM_UP = 10, 5
+# TensorFlow can run only one profiler at a time.
+_PROFILERS = ("trace_file", "partitioned_graph_file_prefix")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,18 +107,10 @@ def main(argv: Sequence[str]) -> int:
         named_models = f"not {', '.join(named)}" if named else "such as cnnbench roofline resnet50"
         raise UsageError(f"name one model, {named_models}")
     refuse_ending(options.output, "the output is a table; --csv and --json write other formats")
-    check_outputs(
-        [
-            OutputFile("output", options.output),
-            OutputFile("csv", options.csv),
-            OutputFile("json", options.json),
-            OutputFile("plot", options.plot, PICTURES),
-        ],
-        (*params.plugin, params.backbone_model_path),
-    )
     progress = ProgressLine(sys.stderr, params.progress)
     plan = check_flags(params.replace(model=named[0]))
     plan = plan.with_changes(explicit_flags=tuple(flags))
+    _check_outputs(options, plan)
     fork_supervised()
     messages = MessageWriter()
     roofline, plan = measure_roofline(
@@ -148,6 +150,10 @@ def _check_and_prepare(values: Mapping[str, Any]) -> Params:
             raise FlagError(
                 name, flags[name], "is not supported by roofline, which profiles one process"
             )
+    for name in _PROFILERS:
+        if flags.get(name):
+            why = "is not supported by roofline, which profiles the warm-up itself"
+            raise FlagError(name, flags[name], why)
     if flags.get("warmup") == "auto":
         raise FlagError(
             "warmup",
@@ -161,6 +167,20 @@ def _check_and_prepare(values: Mapping[str, Any]) -> Params:
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
     register_early_setup(fork_supervised, params, partial(plan_before_plugins, params))
     return params
+
+
+def _check_outputs(options: RooflineFlags, plan: RunPlan) -> None:
+    """Raises FlagError for output files of the roofline that cannot be written, or that the run
+    reads or writes.
+    """
+    outputs = [
+        OutputFile("output", options.output),
+        OutputFile("csv", options.csv),
+        OutputFile("json", options.json),
+        OutputFile("plot", options.plot, PICTURES),
+    ]
+    check_outputs(outputs)
+    refuse_files_of_run(outputs, vars(plan.params))
 
 
 def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:

@@ -48,7 +48,7 @@ from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as machine
 from cnnbench.machine.cpu import read_memory_capacity
 from cnnbench.machine.gpu import least_free_gpu_memory
-from cnnbench.plan import ADDRESSES
+from cnnbench.plan import ADDRESSES, refuse_files_of_run
 from cnnbench.records.campaigns import OPEN, TuneDocument
 from cnnbench.records.files import OutputFile, check_outputs, write_text
 
@@ -184,7 +184,8 @@ def _check_options(options: TuneFlags, run_flags: Mapping[str, Any]) -> None:
         OutputFile("output", options.output),
         OutputFile("write_flagfile", options.write_flagfile),
     ]
-    check_outputs(outputs, run_flags.get("plugin", ()))
+    check_outputs(outputs)
+    refuse_files_of_run(outputs, run_flags)
 
 
 def _make_space(options: TuneFlags, run_flags: Mapping[str, Any], on_gpu: bool) -> SearchSpace:

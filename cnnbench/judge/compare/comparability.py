@@ -387,13 +387,13 @@ def _changed_work(
     Changed work can make training many times slower, although the flags are equal. Users declare an
     intended change with --allow_changed_work. Otherwise, the answer says what changed instead of
     reporting a change in speed. Returns "" if a flag also differs, because that is a different
-    experiment, or if the runs within BASE or within NEW differ. `blocking` contains the
-    differences that prevent a verdict.
+    experiment, if the work is unknown, or if the runs within BASE or within NEW differ. `blocking`
+    contains the differences that prevent a verdict.
     """
     work = {one.fact: (*one.base, *one.new) for one in blocking if one.fact in WORK}
     others = [difference for difference in blocking if difference.fact not in work]
     flags = {*base.configuration.flags, *new.configuration.flags}
-    is_clear = all(len(both) == 2 for both in work.values())
+    is_clear = all(len(both) == 2 and UNKNOWN not in both for both in work.values())
     if not work or not is_clear or any(difference.fact in flags for difference in others):
         return ""
     network = list(_network_changes(work, bool(base.configuration.flags.get("forward_only"))))

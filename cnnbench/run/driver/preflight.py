@@ -11,7 +11,7 @@ from functools import partial
 from cnnbench.base.locks import lock_folder
 from cnnbench.base.terminal import MessageWriter
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
-from cnnbench.plan import RunPlan
+from cnnbench.plan import RunPlan, refuse_files_of_run
 from cnnbench.records import checkpoints
 from cnnbench.records.files import (
     OutputFile,
@@ -42,6 +42,8 @@ def locked_outputs(plan: RunPlan, results: ResultFiles, messages: MessageWriter)
       FlagError: a path cannot be written, or another process has locked its folder. The error names
         the flag.
     """
+    outputs = (*results.output_files, *output_files(plan))
+    refuse_files_of_run(outputs, vars(plan.params))
     notice = results.check_writable(output_files(plan))
     if notice is not None:
         messages.notice(notice)

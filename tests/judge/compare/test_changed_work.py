@@ -10,6 +10,7 @@ from sides import network
 
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Criteria, Verdict, compare_records
+from cnnbench.records.run import Imported
 
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
 OTHER_CPU = {"environment": {"cpu_model": "another"}}
@@ -47,6 +48,19 @@ def test_a_wider_model_is_an_answer_and_no_change_of_speed(runs):
 def test_what_is_no_other_work(runs, new):
     found = only(compare_records(runs.of(*BASE), runs.of(*BASE, **new)))
     assert found.verdict is Verdict.NOT_COMPARABLE
+
+
+def test_unknown_work_is_no_other_work(runs):
+    """Imported runs of which neither the batch size nor the number of processes is known."""
+    made = Imported(program="x", file="a.log", sha256="0" * 64, part=1, values={})
+    config = {"imported_from": "x", "model": "lenet", "precision": "fp32"}
+    unknown = runs.of(*BASE, imported=made, config=config, placement=None)
+    known = runs.of(*BASE, imported=made, config={**config, "batch_size": 8}, placement=None)
+    for base, new in ((unknown, unknown), (known, unknown)):
+        found = compare_records(base, new)
+        assert only(found).verdict is Verdict.NOT_COMPARABLE
+        assert "batch_size is" in only(found).judgement.reason
+        assert found.exit_code is ExitCode.INCONCLUSIVE
 
 
 def test_a_flag_lets_it_pass_and_hides_nothing(runs):
