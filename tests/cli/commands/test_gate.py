@@ -523,6 +523,11 @@ def test_equal_code_is_not_measured(call, given, pages, git, tmp_path, monkeypat
     assert not any("always" in word for word in given.pop())
     wrong = call("gate", "main", "--", "--modle=lenet", code=2).err
     assert "--modle" in wrong
+    plugin = tmp_path / "net.py"
+    plugin.write_text("INITIALISES_ONLY = True\n")
+    wrong = call("gate", "main", "-o", plugin, "--", f"--plugin={plugin}", code=2).err
+    assert "is an input file of this command" in wrong
+    assert plugin.read_text().startswith("INITIALISES_ONLY")
 
 
 def test_leftovers_of_a_killed_gate_are_removed_if_nothing_is_measured(
