@@ -2,16 +2,14 @@
 
 The values of --cluster select the variables. ``tf_config``: TF_CONFIG, which TensorFlow's
 strategies also read. ``slurm``: the variables that srun sets for its tasks. ``kubernetes``: a
-StatefulSet or an Indexed Job behind a headless service, as in cli/jobs/kubernetes.yaml. ``mpi``:
-only the rank is known at first, and the processes exchange their addresses when the run begins
-(`cnnbench.base.rendezvous`).
+StatefulSet or an Indexed Job behind a headless service, as in cli/jobs/kubernetes.yaml. With
+``slurm`` and ``mpi``, only the rank is known at first, and the processes exchange their addresses
+when the run begins (`cnnbench.base.rendezvous`).
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-import os
+import contextlib
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -19,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cnnbench.base.files import parse_json
 from cnnbench.base.job import CONTROLLER, HOST, LARGEST_PORT, PS, WORKER, Job, Task, is_address
-from cnnbench.base.text import count_text
 from cnnbench.errors import FlagError, UsageError
 
 Environment: TypeAlias = Mapping[str, str]
@@ -47,7 +44,9 @@ class LauncherRanks(NamedTuple):
     """The rank of this process and the number of processes, read from the variables of a launcher.
 
     `local_rank` and `local_size` are rank and number of processes on this machine; None if unknown.
-    `job` is an identifier of the job.
+    `job` identifies the job among the jobs of this machine; empty if the launcher sets no such
+    variable and is not among the ancestors of this process. If the launcher tells them, `place` is
+    the host:port of rank 0 for the exchange of addresses, and `node` the name of this machine.
     """
 
     launcher: str
@@ -56,6 +55,8 @@ class LauncherRanks(NamedTuple):
     local_rank: int | None
     local_size: int | None
     job: str
+    place: str | None = None
+    node: str = ""
 
     @property
     def exchange_port(self) -> int:
@@ -69,8 +70,9 @@ class LauncherRanks(NamedTuple):
 def resolve_job(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | None]:
     """Finds the job of this process, and its rank on its machine (None if unknown).
 
-    `cluster` is the value of --cluster; with "mpi", the addresses are placeholders that contain the
-    ranks. The last `ps` processes are parameter servers (except for TF_CONFIG, which lists them).
+    `cluster` is the value of --cluster; with "mpi" and "slurm", the addresses are placeholders that
+    contain the ranks. The last `ps` processes are parameter servers (except for TF_CONFIG, which
+    lists them).
 
     Raises:
       UsageError: a variable is missing or malformed.
@@ -132,10 +134,52 @@ def mpi_ranks(environ: Environment) -> LauncherRanks | None:
     local_size = _local_size(environ, local_sizes[0]) if local_sizes else None
     if size == 1:
         local_rank, local_size = local_rank or 0, 1
-    job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
-    # Without such a variable, the PID of the launcher identifies the job: all processes on one
-    # machine have this parent.
-    return LauncherRanks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
+    names = [[environ.get(name, "") for name in group] for group in _JOB_VARIABLES[launcher]]
+    job = next((".".join(group) for group in names if all(group)), "")
+    return LauncherRanks(launcher, rank, size, local_rank, local_size, job or _launcher_process())
+
+
+def slurm_ranks(environ: Environment) -> LauncherRanks:
+    """Reads the rank that srun has set. UsageError for a missing or malformed variable.
+
+    Task 0 runs on the first node, except for an arbitrary distribution, which is refused.
+    """
+    rank = number(environ, "SLURM_PROCID")
+    size = number(environ, "SLURM_NTASKS", most=LARGEST_PORT)
+    local = number(environ, "SLURM_LOCALID")
+    if rank >= size:
+        raise invalid(environ, "SLURM_PROCID", f"SLURM_NTASKS is {size}")
+    if "arbitrary" in environ.get("SLURM_DISTRIBUTION", ""):
+        reason = "the first task may run on any node; use another distribution"
+        raise invalid(environ, "SLURM_DISTRIBUTION", reason)
+    step = "SLURM_STEP_NODELIST" in environ
+    first = first_node(environ, "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST")
+    job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
+    ranks = LauncherRanks("Slurm", rank, size, local, None, job)
+    node = environ.get("SLURMD_NODENAME", "")
+    return ranks._replace(place=f"{first}:{ranks.exchange_port}", node=node)
+
+
+def ranks_of(cluster: str, environ: Environment) -> LauncherRanks | None:
+    """The ranks of a launcher whose processes must exchange their addresses; else None."""
+    if cluster == "slurm":
+        return slurm_ranks(environ)
+    return mpi_ranks(environ) if cluster == "mpi" else None
+
+
+def _launcher_process() -> str:
+    """Identifies the job by the process that has started all ranks on this machine; "" if it cannot
+    be found, for example in a container.
+
+    A rank may be started by a wrapper script, so the launcher need not be the parent.
+    """
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for process in psutil.Process().parents():
+            if re.search(_LAUNCHERS, process.name()):
+                return f"{process.pid} {process.create_time()}"
+    return ""
 
 
 _RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
@@ -151,13 +195,18 @@ _RANK_VARIABLES = {
     # used.
     "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
-_JOB_VARIABLES = (
-    "HOROVOD_GLOO_RENDEZVOUS_PORT",
-    "PMIX_NAMESPACE",
-    "OMPI_MCA_ess_base_jobid",
-    "PMI_PORT",
-    "SLURM_JOB_ID",
-)
+# For each launcher, the variables that identify the job and have the same values in all of its
+# processes on a machine; alternatives are separate tuples. Below mpirun, Slurm's variables may
+# differ between processes.
+_JOB_VARIABLES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "Horovod": (("HOROVOD_GLOO_RENDEZVOUS_PORT",),),
+    "Open MPI": (("PMIX_NAMESPACE",), ("OMPI_MCA_ess_base_jobid",)),
+    "MVAPICH": (),
+    "MPICH": (),
+    "Slurm": (("SLURM_JOB_ID", "SLURM_STEP_ID"),),
+}
+_LAUNCHERS = r"^(hydra|mpispawn|mpiexec|mpirun|orted|prte|slurmstepd)"
+"""Names of processes that start the ranks of a job on a machine."""
 # SLURM_NTASKS is not in this table: Slurm also sets it for a batch script, so it does not prove
 # that several processes were started.
 _SIZES = {
@@ -183,8 +232,7 @@ def _job_from_mpi(ps: int, environ: Environment) -> _JobAndLocalRank:
     if ranks is None:
         names = ", ".join(names[0] for names in _RANK_VARIABLES.values())
         raise UsageError(f"--cluster=mpi: none of {names} is set; use mpirun, horovodrun or srun")
-    hosts = [f"rank-{rank}:{rank + 1}" for rank in range(ranks.size)]
-    return _job_of_rank(ranks.rank, hosts, ps, ranks.local_rank)
+    return _job_of_rank(ranks.rank, _placeholders(ranks), ps, ranks.local_rank)
 
 
 def _from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
@@ -199,26 +247,13 @@ def _from_tf_config(ps: int, environ: Environment) -> _JobAndLocalRank:
 
 
 def _from_slurm(ps: int, environ: Environment) -> _JobAndLocalRank:
-    rank = number(environ, "SLURM_PROCID")
-    size = number(environ, "SLURM_NTASKS", most=LARGEST_PORT)
-    local = number(environ, "SLURM_LOCALID")
-    step = "SLURM_STEP_NODELIST" in environ
-    list_name = "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST"
-    counts_name = "SLURM_STEP_TASKS_PER_NODE" if step else "SLURM_TASKS_PER_NODE"
-    nodes = expand_node_list(environ, list_name)
-    counts = tasks_per_node(environ, counts_name)
-    if len(counts) != len(nodes):
-        reason = f"{list_name} has {count_text(nodes, 'node', 'nodes')}"
-        raise invalid(environ, counts_name, reason)
-    if sum(counts) != size:
-        raise invalid(environ, counts_name, f"SLURM_NTASKS is {size}")
-    places = [(node, i) for node, count in zip(nodes, counts, strict=True) for i in range(count)]
-    if rank >= size or places[rank][1] != local:
-        reason = f"is not task {local} of its node by blocks; use srun --distribution=block"
-        raise invalid(environ, "SLURM_PROCID", reason)
-    job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
-    first = LauncherRanks("Slurm", rank, size, local, counts[0], job).exchange_port
-    return _job_of_rank(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
+    ranks = slurm_ranks(environ)
+    return _job_of_rank(ranks.rank, _placeholders(ranks), ps, ranks.local_rank)
+
+
+def _placeholders(ranks: LauncherRanks) -> list[str]:
+    """Addresses for the time until the processes have exchanged theirs."""
+    return [f"rank-{rank}:{rank + 1}" for rank in range(ranks.size)]
 
 
 def _from_kubernetes(ps: int, environ: Environment) -> _JobAndLocalRank:
@@ -349,35 +384,15 @@ def _check_single_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> No
             )
 
 
-def expand_node_list(environ: Environment, variable: str) -> list[str]:
-    """Expands a Slurm node list in a variable: "n[001-002],gpu1" becomes n001, n002, gpu1."""
+def first_node(environ: Environment, variable: str) -> str:
+    """Returns the first name in a Slurm node list: n001 for "n[001-002],gpu1"."""
     text = required(environ, variable)
-    nodes: list[str] = []
-    if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
-        raise invalid(environ, variable, "is not a list of nodes such as n[01-04],m7")
     # Commas within brackets separate numbers, not nodes.
-    for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
-        pieces = re.split(r"\[([^\]]*)\]", part)
-        choices = [
-            _expand_numbers(piece, environ, variable) if i % 2 else [piece]
-            for i, piece in enumerate(pieces)
-        ]
-        if math.prod(map(len, choices)) + len(nodes) > LARGEST_PORT:
-            raise invalid(environ, variable, f"has more than {LARGEST_PORT} nodes")
-        nodes += ("".join(words) for words in itertools.product(*choices))
-    return nodes
-
-
-def _expand_numbers(text: str, environ: Environment, variable: str) -> list[str]:
-    """Expands the numbers in a Slurm node list: "1-3,07" becomes "1", "2", "3", "07"."""
-    numbers: list[str] = []
-    for part in text.split(","):
-        match = re.fullmatch(f"{NUMBER}(?:-{NUMBER})?", part)
-        low, high = match.groups(match[1]) if match else ("1", "0")
-        if not 0 <= int(high) - int(low) < LARGEST_PORT:
-            raise invalid(environ, variable, f"[{text}] is not a list of numbers such as 01-04,7")
-        numbers += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
-    return numbers
+    first = re.match(r"(?:[^\[\],]|\[[^\]]*\])+", text)
+    name = re.sub(rf"\[{NUMBER}[^\]]*\]", r"\1", first[0]) if first else ""
+    if not re.fullmatch(HOST, name):
+        raise invalid(environ, variable, "is not a list of nodes such as n[01-04],m7")
+    return name
 
 
 def tasks_per_node(environ: Environment, variable: str) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 from cnnbench.base.job import PS, WORKER, Task
-from cnnbench.base.launcher import EVALUATOR, detect_launcher, mpi_ranks, resolve_job
+from cnnbench.base.launcher import EVALUATOR, detect_launcher, ranks_of, resolve_job
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Host
@@ -44,7 +44,7 @@ def locate_job(
 
     Returns the flags with the addresses of these processes, and notices for the user.
 
-    With --cluster=mpi, the addresses are placeholders for ranks (see
+    With --cluster=mpi or slurm, the addresses are placeholders for ranks (see
     `cnnbench.plan.make.join_job`). The flags are unchanged if this process runs alone, such as an
     evaluator or a chief without workers.
 
@@ -133,14 +133,14 @@ def _read_environment(flags: Params, environ: Mapping[str, str]) -> tuple[Params
 def prepare_process(
     flags: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
 ) -> Params:
-    """Assigns GPUs to this process. With --cluster=mpi, exchanges addresses with all MPI ranks.
+    """Assigns GPUs to this process. With --cluster=mpi or slurm, ranks exchange addresses.
 
     Returns the flags with the addresses. See `cnnbench.plan.make.join_job`.
     """
     job, local_rank = resolve_job(flags.cluster, flags.cluster_ps, environ)
     if flags.device != "cpu" and not flags.gpu_indices:
         _assign_gpus(flags, job.task, local_rank, environ)
-    ranks = mpi_ranks(environ) if flags.cluster == "mpi" and flags.worker_hosts else None
+    ranks = ranks_of(flags.cluster, environ) if flags.worker_hosts else None
     if ranks is None:
         return flags
     # Imported late, because a run in one process exchanges no addresses.

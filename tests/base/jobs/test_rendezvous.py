@@ -1,6 +1,6 @@
 """Processes that know their ranks learn one another's addresses; also under a real mpirun.
 
-Tests cnnbench/base/rendezvous.py and cnnbench/base/meeting.py.
+Tests cnnbench/base/rendezvous.py and cnnbench/base/star.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 from forked import finished, until
 
-from cnnbench.base import meeting, rendezvous
+from cnnbench.base import probe, rendezvous
 from cnnbench.base.launcher import LauncherRanks
 from cnnbench.base.message import pack, receive
 from cnnbench.base.ports import ReservedPorts
@@ -89,8 +89,8 @@ def test_other_programs_do_no_harm(place):
         b"\xff" * 100,
         framed(b"[" * 99999),
     ]
-    name = {"cnnbench rendezvous": "Open MPI 2", "size": 2, "port": 1}
-    words += [pack({**name, "rank": rank}) for rank in (0, 2, -1)]
+    words += [card(task=f"rank {rank}", size="2") for rank in (0, 2, -1)]
+    words += [card(size="2", failed="no reason", job="another")]
 
     def call():
         while not stop.is_set():
@@ -112,11 +112,11 @@ def test_other_programs_do_no_harm(place):
 
 
 def test_who_does_not_come_is_named(place, limits):
-    limits(meeting, REPORT_SECONDS=0.05)
+    limits(probe, REPORT_SECONDS=0.05)
     said = []
-    with pytest.raises(BenchmarkError, match=f"^rank 0 .* 0.2 s .* 1,2 at {place}"):
+    with pytest.raises(BenchmarkError, match=f"^rank 0: .* 0.2 s .* 1,2 at {place}"):
         exchange_addresses(ranks(0, 3), place, 0.2, said.append)
-    with pytest.raises(BenchmarkError, match=f"^rank 1 .* 0.2 s .* 0 at {place}"):
+    with pytest.raises(BenchmarkError, match=f"^rank 1: .* 0.2 s .* rank 0 at {place}"):
         exchange_addresses(ranks(1, 3), place, 0.2, said.append)
     assert any(" ranks 1,2 at " in line for line in said)
     assert any(" rank 0 at " in line for line in said)
@@ -146,10 +146,11 @@ def test_the_port_is_in_use(place):
             exchange_addresses(ranks(0, 2), place, 5, print)
 
 
-def card(**changes):
-    """What rank 1 of 3 sends first."""
-    facts = {"cnnbench rendezvous": "Open MPI 3", "rank": 1, "size": 3, "port": 4711, **changes}
-    return pack(facts)
+def card(size="3", job="", **changes):
+    """What rank 1 sends first."""
+    facts = {"launcher": "Open MPI", "size": size, "job": job}
+    own = {"task": "rank 1", "facts": facts, "node": "localhost", "port": 4711, "star": 1}
+    return pack({"cnnbench handshake": 1, **own, **changes})
 
 
 @contextlib.contextmanager
@@ -183,7 +184,7 @@ def test_a_process_that_ends_after_its_call_ends_the_others(place):
     with ThreadPoolExecutor(2) as pool:
         first = start(0)
         with called(place, card()) as link:
-            assert receive(link, 20.0)["failed"] == ""
+            assert receive(link, 20.0)["task"] == "rank 0"
         time.sleep(0.2)
         last = start(2)
         codes, lines = zip(
@@ -191,11 +192,9 @@ def test_a_process_that_ends_after_its_call_ends_the_others(place):
             strict=True,
         )
     assert codes == (4, 4)
-    prefix, ended = "cnnbench: error: ", lines[0][-1].removeprefix("cnnbench: error: ")
-    assert lines[0][-1].startswith(f"{prefix}rank 1, at localhost:4711,")
-    (told,) = (line for line in lines[0] if line.startswith(f"cnnbench: {ended}; "))
-    assert f" ranks 2 at {place} " in told
-    assert lines[1][-1] == f"{prefix}rank 0 at {place} (--rendezvous): {ended}"
+    prefix = "cnnbench: error: "
+    assert lines[0][-1] == f"{prefix}rank 1, at localhost:4711, has ended"
+    assert lines[1][-1] == lines[0][-1]
 
 
 def test_those_that_wait_are_told_at_once(place):
@@ -204,14 +203,14 @@ def test_those_that_wait_are_told_at_once(place):
             pool.submit(exchange_addresses, ranks(rank, 4), place, 20, lambda line: None)
             for rank in (0, 2)
         )
-        name = {"cnnbench rendezvous": "Open MPI 4", "size": 4}
-        with called(place, card(**name)) as link:
+        with called(place, card(size="4")) as link:
             receive(link, 20.0)
             time.sleep(0.3)
-        with pytest.raises(BenchmarkError, match=r"rank 0 at .*: rank 1, at .*:4711,"):
+        with pytest.raises(BenchmarkError, match=r"^rank 1, at .*:4711, has ended"):
             second.result(10)
         assert not first.done()  # rank 3 is to be told, too
-        with called(place, card(**name, rank=3)) as link:
+        with called(place, card(size="4", task="rank 3")) as link:
+            receive(link, 20.0)
             assert "rank 1, at" in receive(link, 20.0)["failed"]
         with pytest.raises(BenchmarkError, match=r"^rank 1, at .*:4711,"):
             first.result(10)
@@ -223,7 +222,7 @@ def test_rank_0_ends_after_it_has_confirmed_a_call(place):
             one, _ = server.accept()
             with one:
                 receive(one, 20.0)
-                one.sendall(pack({"cnnbench rendezvous": "Open MPI 3", "failed": ""}))
+                one.sendall(card(task="rank 0"))
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(confirm)
@@ -232,7 +231,7 @@ def test_rank_0_ends_after_it_has_confirmed_a_call(place):
 
 
 def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place, limits):
-    limits(meeting, REPORT_SECONDS=0.1)
+    limits(probe, REPORT_SECONDS=0.1)
     said = []
     with ThreadPoolExecutor(3) as pool:
         first, second = (
@@ -241,8 +240,8 @@ def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place, limits
         )
         until(lambda: any(" ranks 2 at " in line for line in said))
         with called(place, card()) as link:
-            assert re.search("rank 1 .* localhost:", receive(link, 20.0)["failed"])
-            assert link.recv(1) == b""
+            receive(link, 20.0)
+            assert re.search("rank 1 has already connected", receive(link, 20.0)["failed"])
         assert (
             exchange_addresses(ranks(2, 3), place, 20, print)
             == first.result(10)
@@ -250,24 +249,33 @@ def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place, limits
         )
 
 
-DAMAGED = (
-    *({"port": port} for port in (0, 65536, -1, 2.5, 10**30, True, None, [], "x", "1 2")),
-    *({"rank": rank} for rank in (1.5, 10**30, "1", None, [], {})),
-    *({"size": size} for size in (4, "3", None)),
+NO_CARDS = (
+    *({"port": port} for port in (-1, 2.5, 10**30, True, None, [], "x", "1 2")),
+    *({"task": task} for task in (1.5, 10**30, None, [], {})),
+    *({"facts": facts} for facts in (None, [], {"size": 3})),
+)
+OF_NO_JOB = (
+    *({"port": port} for port in (0, 65536)),
+    *({"task": task} for task in ("rank 0", "rank 3", "rank -1", "worker:1")),
+    *({"size": size} for size in ("4", "")),
+    {"node": "a b"},
 )
 
 
 def test_ports_and_ranks_are_checked(place, capfd):
     """Whoever sends other values is another program, also one that sends what is no JSON."""
-    lines = [card(**changes) for changes in DAMAGED]
-    infinite = card(rank="Infinity").replace(b'"Infinity"', b"Infinity")
+    lines = [card(**changes) for changes in NO_CARDS]
+    infinite = card(port="Infinity").replace(b'"Infinity"', b"Infinity")
     lines += [framed(infinite[4:]), framed(card()[4:-9])]
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(exchange_addresses, ranks(0, 3), place, 20, lambda line: None)
         for line in lines:
             with called(place, line) as link:
                 assert link.recv(1) == b"", line
-        with called(place, card()), called(place, card(rank=2, port=4712)):
+        for changes in OF_NO_JOB:
+            with called(place, card(**changes)) as link:
+                assert receive(link, 20.0)["failed"], changes
+        with called(place, card()), called(place, card(task="rank 2", port=4712)):
             assert first.result(10)[1:] == ("localhost:4711", "localhost:4712")
     assert capfd.readouterr().err == ""
 
@@ -276,25 +284,29 @@ def test_ports_and_ranks_are_checked(place, capfd):
     "hosts", [5, "abc", ["a:1", "b:2"], ["a:1", "b:2", "c"], ["a:1", "b:2", 3], {"a:1": 1}, None]
 )
 def test_lists_of_addresses_are_checked(place, hosts, limits):
-    limits(meeting, RETRY_SECONDS=0.01)
+    limits(probe, RETRY_SECONDS=0.01)
 
     def answer():
         with socket.create_server(("localhost", int(place.split(":")[1]))) as server:
             one, _ = server.accept()
             with one:
                 receive(one, 20.0)
-                found = {"cnnbench rendezvous": "Open MPI 3", "hosts": hosts}
-                one.sendall(pack(found) + b"[" * 99999)
+                one.sendall(card(task="rank 0") + pack({"go": hosts}) + b"[" * 99999)
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(answer)
-        with pytest.raises(BenchmarkError, match=r"^rank 0 at |^rank 1 .* 0.2 s .* 0"):
+        with pytest.raises(BenchmarkError, match=r"^rank 0 at .* no list of addresses"):
             exchange_addresses(ranks(1, 3), place, 0.2, print)
+
+
+def mpi_of(allgather):
+    """A stand-in for the module of mpi4py."""
+    return SimpleNamespace(COMM_WORLD=SimpleNamespace(allgather=allgather), Finalize=lambda: None)
 
 
 def test_mpi4py_of_another_mpi(monkeypatch):
     """Each process is alone in its world."""
-    mpi = SimpleNamespace(COMM_WORLD=SimpleNamespace(allgather=lambda address: [address]))
+    mpi = mpi_of(lambda address: [address])
     monkeypatch.setattr(rendezvous, "find_spec", lambda name: True)
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
     with pytest.raises(BenchmarkError, match=r"mpi4py sees 1 of 2 processes; .*--rendezvous"):
@@ -366,7 +378,7 @@ def test_mpi4py_gathers_the_addresses(monkeypatch, local_size):
         return [address, "other:1"]
 
     host = "localhost" if local_size == 2 else socket.gethostname()
-    mpi = SimpleNamespace(COMM_WORLD=SimpleNamespace(allgather=allgather))
+    mpi = mpi_of(allgather)
     monkeypatch.setattr(rendezvous, "find_spec", lambda name: True)
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
     first, second = exchange_addresses(ranks(0, 2, local_size), None, 5, print)

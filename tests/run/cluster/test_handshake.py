@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from cnnbench.base import meeting, probe
+from cnnbench.base import probe, star
 from cnnbench.base.job import Job, Task
 from cnnbench.base.message import pack, receive
 from cnnbench.errors import BenchmarkError
@@ -46,9 +46,9 @@ def jobs():
 
 @pytest.fixture(autouse=True)
 def _impatient(limits):
-    limits(meeting, REPORT_SECONDS=0.3, RETRY_SECONDS=0.05)
-    limits(probe, RETRY_SECONDS=0.05)
-    limits(handshake, _PORT_SECONDS=0.5, _GOODBYE_SECONDS=0.3)
+    limits(probe, RETRY_SECONDS=0.05, REPORT_SECONDS=0.3)
+    limits(star, FOREIGN_SECONDS=1.0)
+    limits(handshake, _PORT_SECONDS=0.5)
 
 
 def outcome(job, facts=FACTS, timeout=SECONDS, delay=0.0, said=None):
@@ -66,10 +66,8 @@ def outcomes(*calls):
         return [one.result() for one in [pool.submit(outcome, **call) for call in calls]]
 
 
-@pytest.mark.parametrize("pause", [0.05, 3600.0])
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_a_process_that_is_called_does_not_wait_before_it_calls(jobs, limits, order, pause):
-    limits(meeting, RETRY_SECONDS=pause, _FIRST_PAUSE_SECONDS=pause)
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_processes_start_in_any_order(jobs, order):
     calls = ({"job": jobs[who], "delay": 0.1 * place} for place, who in enumerate(order))
     assert outcomes(*calls) == [None] * 3
 
@@ -131,23 +129,41 @@ def test_who_is_missing_is_told_and_named_at_the_end(jobs):
     )
     address = jobs[0].address(Task("ps"))
     assert said
-    assert set(said) >= {f"waiting for ps:0 ({address}): nobody listens there"}
-    missing = f"ps:0 ({address}): nobody listens there"
+    missing = f"ps:0 ({address}): has not called"
+    assert set(said) == {f"waiting for {missing}"}
     assert first == f"worker:0: waited 1.5 s (--cluster_timeout) for {missing}"
     # The other does not wait until its own time is up.
-    assert second == f"worker:0 gave up: {first}"
+    assert second == first
+
+
+def test_a_process_whose_time_is_up_ends_the_others(jobs):
+    first, second = outcomes(
+        {"job": jobs[0], "timeout": 3.0}, {"job": jobs[1], "timeout": 1.5, "delay": 0.1}
+    )
+    missing = f"ps:0 ({jobs[0].address(Task('ps'))}): has not called"
+    assert second == f"worker:1: waited 1.5 s (--cluster_timeout) for {missing}"
+    assert first == f"worker:1 gave up: {second}"
+
+
+def second_of(chief):
+    """The second of two workers."""
+    (port,) = free_ports(1)
+    return Job(task=Task("worker", 1), worker_addresses=(chief, f"localhost:{port}"))
 
 
 def test_an_unknown_host():
-    port, other = free_ports(2)
-    hosts = (f"localhost:{port}", f"no-such-host.invalid:{other}")
-    job = Job(task=Task("worker", 0), worker_addresses=hosts)
-    assert f"worker:1 (no-such-host.invalid:{other}): unknown host" in outcome(job, timeout=1)
+    job = second_of("no-such-host.invalid:1")
+    assert "worker:0 (no-such-host.invalid:1): unknown host" in outcome(job, timeout=1)
+
+
+def test_a_chief_that_has_not_started(jobs):
+    message = outcome(jobs[1], timeout=0.5)
+    missing = f"worker:0 ({jobs[1].address(Task('worker', 0))}): nobody listens there"
+    assert message == f"worker:1: waited 0.5 s (--cluster_timeout) for {missing}"
 
 
 def test_a_host_name_that_is_looked_up_for_long_is_not_waited_for(monkeypatch):
     """Where no name server answers, the system's call takes minutes and cannot be ended."""
-    port, other = free_ports(2)
     answers, ended = threading.Event(), []
     look_up = socket.getaddrinfo
 
@@ -159,11 +175,9 @@ def test_a_host_name_that_is_looked_up_for_long_is_not_waited_for(monkeypatch):
         raise socket.gaierror
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    job = Job(
-        task=Task("worker", 0), worker_addresses=(f"localhost:{port}", f"slow.invalid:{other}")
-    )
     try:
-        assert f"worker:1 (slow.invalid:{other}): no answer" in outcome(job, timeout=0.5)
+        message = outcome(second_of("slow.invalid:1"), timeout=0.5)
+        assert "worker:0 (slow.invalid:1): no answer" in message
         assert ended == []
     finally:
         answers.set()
@@ -221,11 +235,13 @@ def test_a_ps_task_has_only_facts_that_matter_to_it(jobs):
     assert "--model is " in outcomes(*calls)[0]
 
 
-def test_clusters_that_differ(jobs):
+def test_a_process_of_another_job_is_told_and_the_others_go_on_waiting(jobs):
     other = Job(task=jobs[1].task, worker_addresses=jobs[1].worker_addresses)
-    first, second, _ = outcomes(*({"job": job} for job in (jobs[0], other, jobs[2])))
-    assert "--ps_hosts is " in first
+    calls = ({"job": job, "timeout": 2.0} for job in (jobs[0], other, jobs[2]))
+    first, second, third = outcomes(*calls)
     assert "--ps_hosts is " in second
+    assert first == third
+    assert first.endswith(f": has not called; refused: {second}")
 
 
 def test_two_processes_that_say_they_are_the_same(jobs):
@@ -284,16 +300,24 @@ def test_other_programs_that_call_do_no_harm(jobs, data):
 
 
 SETTINGS_OF_GRPC = b"\0\0\0\x04\0\0\0\0\0"
+FOREIGN = "another program answers there"
+STARTED = "the job has already started there; no task can join it later, so start all tasks again"
+# What a program at the chief's port answers; the end of the message of a process, and the time
+# limit of the process.
 OTHERS = {
-    b"x" * 3_000_000: "another program answers there",
-    pack({}): "another program answers there",
-    SETTINGS_OF_GRPC: "the job has already started there; no task can join it later",
+    "long": (b"x" * 3_000_000, FOREIGN, SECONDS),
+    "object": (pack({}), FOREIGN, SECONDS),
+    "gRPC": (SETTINGS_OF_GRPC, STARTED, SECONDS),
+    "silence": (None, "does not answer", SECONDS),
+    # Proxies accept connections before the program behind them listens.
+    "closes": (b"", "closes connections", 3.0),
 }
 
 
-@pytest.mark.parametrize("answer", OTHERS)
-def test_another_program_on_the_port_of_a_peer(jobs, answer):
-    port = int(jobs[1].address(jobs[1].task).split(":")[1])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_another_program_on_the_port_of_the_chief(jobs, kind):
+    answer, reason, timeout = OTHERS[kind]
+    port = int(jobs[0].address(jobs[0].task).split(":")[1])
     stop = threading.Event()
 
     def serve():
@@ -302,44 +326,143 @@ def test_another_program_on_the_port_of_a_peer(jobs, answer):
                 connection, _ = server.accept()
                 with connection:
                     connection.recv(100_000)
-                    connection.sendall(answer)
+                    if answer is None:
+                        stop.wait(SECONDS)
+                    else:
+                        connection.sendall(answer)
 
     with socket.create_server(("localhost", port)) as server:
         server.settimeout(0.1)
         thread = threading.Thread(target=serve)
         thread.start()
+        began = time.monotonic()
         try:
-            message = outcome(jobs[0], timeout=0.5)
+            message = outcome(jobs[1], timeout=timeout)
         finally:
             stop.set()
             thread.join()
-    assert f"worker:1 (localhost:{port}): {OTHERS[answer]}" in message
+    assert message.endswith(f"worker:0 (localhost:{port}): {reason}")
+    assert time.monotonic() - began < SECONDS / 2
 
 
-def test_a_process_that_comes_back_counts_as_the_new_one(jobs):
-    """One that was restarted while others still waited; the first of it had been reached."""
-    job = jobs[1]
-    port = int(job.address(job.task).split(":")[1])
-    hosts = {
-        "--worker_hosts": ",".join(job.worker_addresses),
-        "--ps_hosts": ",".join(job.ps_addresses),
-    }
+def card_of(job, **changes):
+    """The message with which a process of a job calls the chief."""
+    hosts = {f"--{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
     facts = {**hosts, "--controller_host": "", **FACTS}
-    card = {"task": "worker:1", "nonce": "old", "facts": facts, "failed": None}
-    old = pack({"cnnbench handshake": 1, **card})
+    card = {"task": str(job.task), "nonce": "1", "facts": facts, "failed": None, "star": 1}
+    return pack({"cnnbench handshake": 1, **card, **changes})
+
+
+@contextlib.contextmanager
+def called(job, card):
+    """A connection with the chief, when there is one, on which a card was sent."""
+    host, port = job.address(job.chief).split(":")
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            link = socket.create_connection((host, int(port)), SECONDS)
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    with link:
+        link.sendall(card)
+        yield link
+
+
+def test_a_process_that_ends_is_replaced(jobs):
+    """One that was restarted while others still waited."""
     with ThreadPoolExecutor(3) as pool:
-        with socket.create_server(("localhost", port)) as server:
-            server.settimeout(10)
-            first = pool.submit(outcome, jobs[0])
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(old)
-                assert receive(connection, 10.0)["task"] == "worker:0"
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(1000):
-                    pass
+        first = pool.submit(outcome, jobs[0])
+        with called(jobs[1], card_of(jobs[1])) as link:
+            assert receive(link, 10.0)["task"] == "worker:0"
         rest = [pool.submit(outcome, one) for one in jobs[1:]]
         assert [one.result() for one in (first, *rest)] == [None] * 3
+
+
+def test_a_process_that_shows_no_sign_of_life_is_replaced(jobs, limits):
+    """Such as one on a machine that was switched off."""
+    limits(star, ALIVE_SECONDS=0.3)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(outcome, jobs[0])
+        with called(jobs[1], card_of(jobs[1])) as link:
+            receive(link, 10.0)
+            second = pool.submit(outcome, jobs[1])
+            time.sleep(1.0)
+            third = pool.submit(outcome, jobs[2])
+            assert [one.result() for one in (first, second, third)] == [None] * 3
+
+
+def test_a_second_process_of_a_task_is_refused_while_the_first_is_there(jobs):
+    with ThreadPoolExecutor(3) as pool:
+        first, second = (pool.submit(outcome, one) for one in jobs[:2])
+        time.sleep(0.5)
+        with called(jobs[1], card_of(jobs[1])) as link:
+            assert receive(link, 10.0)["task"] == "worker:0"
+            assert receive(link, 10.0)["failed"].startswith("worker:1 has already connected, from ")
+        assert [one.result() for one in (first, second, pool.submit(outcome, jobs[2]))] == (
+            [None] * 3
+        )
+
+
+def test_a_process_of_an_earlier_version_hears_why_there_is_no_job(jobs):
+    """It reads the first message, a card like its own, and nothing else."""
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(outcome, one) for one in jobs[:2])
+        with called(jobs[2], card_of(jobs[2], star=0)) as link:
+            answer = receive(link, 10.0)
+            assert (answer["cnnbench handshake"], answer["task"]) == (1, "worker:0")
+            assert answer["facts"]["cnnbench"] == FACTS["cnnbench"]
+        reason = "ps:0 is another version of cnnbench than worker:0"
+        assert (first.result(), second.result()) == (reason, reason)
+
+
+def test_a_chief_of_an_earlier_version(jobs):
+    def serve():
+        with server:
+            connection, _ = server.accept()
+            with connection:
+                receive(connection, 10.0)
+                facts = {"cnnbench": "0.9"}
+                old = {"task": "worker:0", "nonce": "1", "facts": facts, "failed": None}
+                connection.sendall(pack({"cnnbench handshake": 1, **old}))
+
+    server = socket.create_server(("localhost", int(jobs[0].address(jobs[0].task).split(":")[1])))
+    thread = threading.Thread(target=serve)
+    thread.start()
+    message = outcome(jobs[1])
+    thread.join()
+    assert "cnnbench is 1.0 at worker:1, 0.9 at worker:0" in message
+
+
+STRANGERS = {
+    "no facts": {"facts": {}},
+    "other addresses": {"facts": {"--worker_hosts": "a:1,b:1", **FACTS}},
+    "unknown task": {"task": "worker:7"},
+    "the chief": {"task": "worker:0"},
+}
+
+
+@pytest.mark.parametrize("failed", [None, "no reason"])
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_a_forged_card_ends_no_job(jobs, kind, failed):
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(outcome, jobs[0])
+        with called(jobs[1], card_of(jobs[1], **STRANGERS[kind], failed=failed)) as link:
+            assert receive(link, 10.0)["failed"]
+        rest = [pool.submit(outcome, one) for one in jobs[1:]]
+        assert [one.result() for one in (first, *rest)] == [None] * 3
+
+
+def test_a_reason_is_kept_for_those_who_come_later(jobs):
+    differs = {**FACTS, "--model": "other"}
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(outcome, jobs[0])
+        second = pool.submit(outcome, jobs[1], differs)
+        reason = second.result()
+        assert "--model is lenet at worker:0, other at worker:1" in reason
+        assert not first.done()
+        assert outcome(jobs[2]) == first.result() == reason
 
 
 def test_long_values_and_many_differences_stay_one_line(jobs):
