@@ -213,7 +213,7 @@ def check_trained(lab: Lab, processes: Sequence[Process], layout: Layout) -> Non
         raise Problem(f"losses {record['losses']} instead of {expected}")
 
 
-def check_refused(processes: Sequence[Process], reason: str, seconds: float, code: int = 2) -> None:
+def check_refused(processes: Sequence[Process], reason: str, seconds: float, code: int = 4) -> None:
     """Problem if not every process ends with this exit code and reason, all at the same time."""
     wait(processes, seconds)
     check_codes(processes, code)
