@@ -388,8 +388,8 @@ def first_node(environ: Environment, variable: str) -> str:
     """Returns the first name in a Slurm node list: n001 for "n[001-002],gpu1"."""
     text = required(environ, variable)
     # Commas within brackets separate numbers, not nodes.
-    first = re.match(r"(?:[^\[\],]|\[[^\]]*\])+", text)
-    name = re.sub(rf"\[{NUMBER}[^\]]*\]", r"\1", first[0]) if first else ""
+    first = re.match(r"((?:[^\[\],]|\[[^\]]*\])+)(?:,|$)", text)
+    name = re.sub(rf"\[{NUMBER}[^\]]*\]", r"\1", first[1]) if first else ""
     if not re.fullmatch(HOST, name):
         raise invalid(environ, variable, "is not a list of nodes such as n[01-04],m7")
     return name

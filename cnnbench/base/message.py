@@ -3,12 +3,7 @@
 Four bytes contain the length of the JSON text in bytes, the most significant byte first. Nothing is
 authenticated, and received values are neither executed nor stored. These processes send messages:
 
-- Ranks that know only their numbers (`base/rendezvous.py`): a rank sends its number and its port
-  to rank 0. Rank 0 confirms this, and later sends the addresses of all ranks, or the reason why
-  the job has failed.
-- Processes of a job that is about to start (`run/handshake.py`): the caller sends its card. The
-  other process answers with its own card, and the caller confirms with ``{}``. A process that gives
-  up sends a card with its reason.
+- Processes of a job that is about to start, and the first of them (`base/star.py`).
 - Processes of a running job (`run/watchdog.py`), on their connection with the chief: regularly
   ``{"up": bool, "standing": progress}``; once ``{"end": [exit code, reason]}``, or ``{"failed":
   reason}``, or ``{"lost": reason}``.
