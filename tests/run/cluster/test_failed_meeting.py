@@ -62,7 +62,8 @@ def test_nothing_is_loaded_before_the_processes_have_met(unimportable, tmp_path)
             started.append((process, task, hosts[1 - task], record))
         for process, task, other, record in started:
             out, err = process.communicate(timeout=SECONDS)
-            missing = f"worker:{1 - task} ({other}): nobody listens there"
+            state = "nobody listens there" if task else "has not called"
+            missing = f"worker:{1 - task} ({other}): {state}"
             error = f"worker:{task}: waited 1 s (--cluster_timeout) for {missing}"
             assert err == f"cnnbench: error: {error}\n"
             assert (process.returncode, out) == (4, "")
