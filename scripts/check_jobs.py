@@ -759,7 +759,7 @@ def missing(lab: Lab, need: str) -> bool:
     folder = lab.state / need
     if not folder.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [str(folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
         done = subprocess.run([*pip, _LIBRARIES[need]], check=False, stderr=subprocess.DEVNULL)
         (folder / "done").write_text(str(done.returncode))
     return (folder / "done").read_text() != "0"
