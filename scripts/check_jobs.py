@@ -792,8 +792,7 @@ def check_row(lab: Lab, one: Row, kept: Path) -> bool:
         seconds = time.monotonic() - start
         if problem:
             target = kept / re.sub(r"\W+", "_", one.name)
-            shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(folder, target)
+            shutil.copytree(folder, target, dirs_exist_ok=True)
             problem += f" ({target})"
         verdict = "FAILS" if problem else "holds"
         print(f"{verdict}  {seconds:5.1f} s  {one.name}  {problem}", flush=True)

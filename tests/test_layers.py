@@ -44,7 +44,7 @@ INSIDE = {
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
         ("interfaces", "steady_state", "tables"),
         ("document", "launcher", "levels", "message", "ports", "probe", "registry"),
-        ("child", "meeting"),
+        ("child", "star"),
         ("rendezvous",),
     ),
     "run": (("runtime",), ("handshake", "observe", "step", "watchdog"), ("driver",)),

@@ -91,7 +91,7 @@ def _collect(
         numbers = ",".join(task.removeprefix("rank ") for task in tasks[:20])
         return f"ranks {numbers} at {place} (--rendezvous)"
 
-    host = star.Host(
+    hub = star.Hub(
         own=own,
         tasks=[f"rank {rank}" for rank in range(1, ranks.size)],
         belongs=lambda card: (
@@ -106,10 +106,10 @@ def _collect(
     addresses = [f"[{first}]:{own.port}" if ":" in first else f"{first}:{own.port}"]
 
     def answers(callers: Mapping[str, Caller]) -> Callable[[Card], list[str]]:
-        addresses.extend(callers[task].address for task in host.tasks)
+        addresses.extend(callers[task].address for task in hub.tasks)
         return lambda card: addresses
 
-    for caller in host.run(_listen(ranks, place), timeout, answers).values():
+    for caller in hub.run(_listen(ranks, place), timeout, answers).values():
         caller.link.close()
     return tuple(addresses)
 

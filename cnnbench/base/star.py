@@ -1,14 +1,14 @@
 """The start of a job: each process calls the first one, says who it is, and gets one answer.
 
-The first process of a job (`Host`) listens. The others call it (`call`) until it answers. A caller
-sends its card (`Card`), and the host confirms with its own card. When all processes have called,
-the host sends ``{"go": value}`` to each. If there can be no job, it sends ``{"failed": reason}``,
-also to processes that call later, until all have called or the time is up. Meanwhile, the host
+The first process of a job (`Hub`) listens. The others call it (`call`) until it answers. A caller
+sends its card (`Card`), and the hub confirms with its own card. When all processes have called,
+the hub sends ``{"go": value}`` to each. If there can be no job, it sends ``{"failed": reason}``,
+also to processes that call later, until all have called or the time is up. Meanwhile, the hub
 sends ``{"missing": text}``, and ``{"ping": 1}`` if a second process of a task calls. A caller
 answers ``{"here": 1}``, and sends ``{"failed": reason}`` if it gives up.
 
 Nothing is authenticated. A card counts only if the caller knows which job it calls
-(`Host.belongs`); other callers get an answer of their own, and change nothing.
+(`Hub.belongs`); other callers get an answer of their own, and change nothing.
 
 All messages before the confirmation are those of earlier versions of cnnbench, plus fields that
 these ignore. So processes of different versions learn that their versions differ. This beginning
@@ -40,8 +40,8 @@ from cnnbench.errors import BenchmarkError
 CALL_SECONDS = 10.0
 """Time limit for connecting, and for each message."""
 FOREIGN_SECONDS = 7.0
-"""Callers end if, for so long, another program answers at the host's address. It is longer than a
-host waits for its port to be freed by a process of an earlier run."""
+"""Callers end if, for so long, another program answers at the hub's address. It is longer than a
+hub waits for its port to be freed by a process of an earlier run."""
 ALIVE_SECONDS = 2.0
 """Time in which a process must show that it still runs when a second process of its task calls."""
 GOODBYE_SECONDS = 2.0
@@ -54,7 +54,7 @@ _CLOSED = "closes connections"
 _STARTED = "the job has already started there; no task can join it later, so start all tasks again"
 _FIRST_PAUSE_SECONDS = 0.005
 _LOOK_SECONDS = 0.1
-"""Interval at which the host looks after its connections, and for interrupts."""
+"""Interval at which the hub looks after its connections, and for interrupts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class Card:
 
 @dataclass(eq=False)
 class Caller:
-    """A connection at the host.
+    """A connection at the hub.
 
     Attributes:
       connection: the socket.
@@ -142,7 +142,7 @@ class Caller:
 
 
 @dataclass(kw_only=True)
-class Host:
+class Hub:
     """The first process of a job.
 
     Attributes:
@@ -392,14 +392,14 @@ def call(
     restarts: bool,
     find_difference: Callable[[Card], str],
 ) -> tuple[socket.socket, Any]:
-    """Calls the host of a job until it answers. Returns the connection and the value for this
+    """Calls the hub of a job until it answers. Returns the connection and the value for this
     process.
 
     Args:
-      address: host:port of the host.
+      address: host:port of the hub.
       own: this process's card. If it contains a reason, only the reason is delivered.
-      name: names the host in messages.
-      restarts, find_difference: as in `Host`.
+      name: names the hub in messages.
+      restarts, find_difference: as in `Hub`.
 
     Raises:
       BenchmarkError: there is no job.
@@ -410,7 +410,7 @@ def call(
 
 @dataclass
 class _Calling:
-    """Calls of one process to the host of its job."""
+    """Calls of one process to the hub of its job."""
 
     address: str
     own: Card
@@ -451,7 +451,7 @@ class _Calling:
             pause = min(2 * pause, probe.RETRY_SECONDS)
 
     def _waits(self, until: float = math.inf) -> Iterator[float]:
-        """Yields the seconds to wait, until the time `until`. Reports a missing host meanwhile.
+        """Yields the seconds to wait, until the time `until`. Reports a missing hub meanwhile.
 
         Raises BenchmarkError when the time of the whole call is up.
         """
@@ -469,7 +469,7 @@ class _Calling:
         return self._others or f"{self.name}: {self._missing or 'no answer'}"
 
     def _connect(self) -> socket.socket | None:
-        """Connects to the host, in a thread, because the look-up of a name may take minutes."""
+        """Connects to the hub, in a thread, because the look-up of a name may take minutes."""
         found: queue.SimpleQueue[socket.socket | Exception] = queue.SimpleQueue()
 
         def connect() -> None:
@@ -489,7 +489,7 @@ class _Calling:
         raise AssertionError("_waits has no end")
 
     def _converse(self, link: socket.socket) -> tuple[Any] | None:
-        """Sends the card, and waits for the value of this process. None if the host was lost, whose
+        """Sends the card, and waits for the value of this process. None if the hub was lost, whose
         state is then in `_missing`.
         """
         self._missing, self._others = _CLOSED, ""
@@ -513,7 +513,7 @@ class _Calling:
             return self._wait_for_answer(link)
         except message.FOREIGN:
             self._missing, self._others = probe.REFUSED, ""
-        except BaseException as error:  # The host ignores this if the reason is its own.
+        except BaseException as error:  # The hub ignores this if the reason is its own.
             with contextlib.suppress(OSError):
                 link.sendall(message.pack({"failed": str(error) or "interrupted"}))
             raise
@@ -522,7 +522,7 @@ class _Calling:
         return None
 
     def _check(self, first: dict[str, Any]) -> None:
-        """Raises BenchmarkError if the first message of the host refuses this process."""
+        """Raises BenchmarkError if the first message of the hub refuses this process."""
         if first.get("failed") is not None:
             raise BenchmarkError(to_terminal_line(str(first["failed"])))
         if first.get("star") != _STAR:

@@ -83,7 +83,7 @@ def _receive_calls(
     def missing_text(tasks: Sequence[str]) -> str:
         return _join_phrases([f"{named[task]}: has not called" for task in tasks])
 
-    host = star.Host(
+    hub = star.Hub(
         own=own,
         tasks=tuple(named),
         belongs=lambda card: addresses.items() <= card.facts.items(),
@@ -95,7 +95,7 @@ def _receive_calls(
     listener, port = _take_port(job)
     with contextlib.ExitStack() as opened:
         opened.enter_context(port)
-        callers = host.run([listener], timeout, partial(_pids_by_machine, own))
+        callers = hub.run([listener], timeout, partial(_pids_by_machine, own))
         opened.pop_all()
     lines = {task: callers[str(task)].connection for task in job.peers}
     return JobConnections(port, lines, _pids_by_machine(own, callers)(own))

@@ -237,8 +237,8 @@ def test_a_ps_task_has_only_facts_that_matter_to_it(jobs):
 
 def test_a_process_of_another_job_is_told_and_the_others_go_on_waiting(jobs):
     other = Job(task=jobs[1].task, worker_addresses=jobs[1].worker_addresses)
-    calls = ({"job": job, "timeout": 2.0} for job in (jobs[0], other, jobs[2]))
-    first, second, third = outcomes(*calls)
+    calls = [{"job": job} for job in (jobs[0], other, jobs[2])]
+    first, second, third = outcomes({**calls[0], "timeout": 2.0}, *calls[1:])
     assert "--ps_hosts is " in second
     assert first == third
     assert first.endswith(f": has not called; refused: {second}")
