@@ -315,25 +315,30 @@ def library_of(lab: Lab, kind: str) -> list[str]:
     return ["MPI4PY_MPIABI=mpich", f"LD_LIBRARY_PATH={library.parent}"]
 
 
-def mpi(kind: str, size: int, *, mpi4py: bool = False, wrapper: bool = False) -> Launcher:
-    """Starts an MPI job on two hosts.
+def mpi(
+    kind: str, size: int, *, mpi4py: bool = False, wrapper: bool = False, hosts: int = 2
+) -> Launcher:
+    """Starts an MPI job.
 
     Args:
       kind: openmpi, openmpi5 or mpich.
-      mpi4py: whether mpi4py exchanges the addresses; otherwise --rendezvous is given.
+      mpi4py: whether mpi4py exchanges the addresses; otherwise --rendezvous is given if there are
+        several hosts.
       wrapper: whether a shell starts each process.
     """
 
     def start(lab: Lab, words: Sequence[str]) -> Process:
         own = [*CNNBENCH, "--cluster=mpi", *words]
-        own += [] if mpi4py else [f"--rendezvous=h1:{PORT}"]
+        own += [] if mpi4py or hosts == 1 else [f"--rendezvous=h1:{PORT}"]
+        names = [f"h{number + 1}" for number in range(hosts)]
         env = {}
         if mpi4py:
             (packages,) = (lab.state / "mpi4py").glob("lib/python*/site-packages")
             own = ["env", f"PYTHONPATH={packages}", *library_of(lab, kind), *own]
         rsh = str(HOSTS / "rsh")
         if kind == "mpich":
-            head = ["mpiexec.mpich", "-launcher", "rsh", "-launcher-exec", rsh, "-hosts", "h1,h2"]
+            head = ["mpiexec.mpich", "-launcher", "rsh", "-launcher-exec", rsh]
+            head += ["-hosts", ",".join(names)]
             head += ["-n", str(size)]
         else:
             mpirun = "mpirun.openmpi"
@@ -341,7 +346,7 @@ def mpi(kind: str, size: int, *, mpi4py: bool = False, wrapper: bool = False) ->
                 root = lab.state / "openmpi5"
                 mpirun = str(root / "bin" / "mpirun")
                 env = {"LD_LIBRARY_PATH": f"{root}/lib:{root}/lib/openmpi"}
-            host = ",".join(f"{name}:{math.ceil(size / 2)}" for name in ("h1", "h2"))
+            host = ",".join(f"{name}:{math.ceil(size / hosts)}" for name in names)
             head = [mpirun, "--allow-run-as-root", "--mca", "plm_rsh_agent", rsh, "--host", host]
             head += ["-np", str(size)]
         return lab.start(kind, [*head, *(wrapped(own) if wrapper else own)], "h1", env)
@@ -404,6 +409,8 @@ for _kind, _name in {"openmpi": "Open MPI 4", "openmpi5": "Open MPI 5", "mpich":
     trains(f"{_name}, wrapper", mpi(_kind, 2, wrapper=True), RING2, _kind)
     trains(f"{_name}, 2 ranks a host", mpi(_kind, 4), RING4, _kind)
     trains(f"{_name}, a parameter server", mpi(_kind, 3), SERVED, _kind)
+    one_host = mpi(_kind, 2, wrapper=True, hosts=1)
+    trains(f"{_name}, wrapper, one host without --rendezvous", one_host, RING2, _kind)
 
 
 def trains_by_flags(name: str, layout: Layout, *more: str, quick: bool = False) -> None:
@@ -418,6 +425,39 @@ trains_by_flags("flags, 2 workers", RING2, quick=True)
 trains_by_flags("flags, 3 workers", RING3)
 trains_by_flags("flags, 2 workers and a ps", DRIVEN)
 trains_by_flags("flags, a controller", COORDINATED)
+
+
+@row("flags, all-reduces without training")
+def _(lab: Lab) -> None:
+    hosts = f"--worker_hosts=h1:{PORT},h2:{PORT + 1}"
+    words = [*CNNBENCH, "allreduce", "--device=cpu", "--sizes=1K", "--iterations=3", hosts]
+    processes = [
+        lab.start(f"w{n}", [*words, "--job_name=worker", f"--task_index={n}"], f"h{n + 1}")
+        for n in range(2)
+    ]
+    wait(processes, SECONDS)
+    check_codes(processes, 0)
+
+
+_MEET = """
+import sys
+from cnnbench.base.job import Job, Task
+from cnnbench.run.handshake import connect_job
+own, addresses = int(sys.argv[1]), tuple(sys.argv[2].split(","))
+job = Job(task=Task("worker", own), worker_addresses=addresses)
+connect_job(job, {"size": "128"}, 100, print).port.close()
+"""
+
+
+@row("flags, 128 processes that only meet")
+def _(lab: Lab) -> None:
+    addresses = ",".join(f"h{n % 3 + 1}:{PORT + n}" for n in range(128))
+    processes = [
+        lab.start(f"p{n}", [sys.executable, "-c", _MEET, str(n), addresses], f"h{n % 3 + 1}")
+        for n in range(128)
+    ]
+    wait(processes, 120)
+    check_codes(processes, 0)
 
 
 @row("TF_CONFIG, workers")
@@ -451,6 +491,44 @@ def _(lab: Lab) -> None:
     words += ["--job_name=worker", "--task_index=1", "--optimizer=momentum"]
     other = lab.start("other", words, "h2")
     check_refused([first[0], other], "--optimizer", 40)
+
+
+_PLUG_IN = """
+from cnnbench.optimizers import register_schedule
+
+@register_schedule("constant-of-plug-in", about="constant")
+def constant(run):
+    return lambda step: run.base
+
+"""
+
+
+@row("another plug-in at a worker")
+def _(lab: Lab) -> None:
+    processes = by_flags(lab, RING2)
+    processes[1].kill()
+    processes[0].kill()
+    wait(processes, 10)
+    both = []
+    for number, host in enumerate(("h1", "h2")):
+        folder = lab.folder / host
+        folder.mkdir()
+        (folder / "plug_in.py").write_text(_PLUG_IN + f"VALUE = {number}\n")
+        words = [*CNNBENCH, *RING2.flags(), f"--worker_hosts=h1:{PORT},h2:{PORT + 11}"]
+        words += ["--job_name=worker", f"--task_index={number}", f"--plugin={folder}/plug_in.py"]
+        both.append(lab.start(f"other-{number}", words, host))
+    check_refused(both, "plug_in", 60)
+
+
+@row("an older cnnbench at a worker", "older")
+def _(lab: Lab) -> None:
+    processes = by_flags(lab, RING2)
+    processes[1].kill()
+    wait(processes[1:], 10)
+    words = ["env", f"PYTHONPATH={lab.state / 'older'}", sys.executable, "-P", "-m", "cnnbench"]
+    words += [*RING2.flags(), f"--worker_hosts=h1:{PORT},h2:{PORT + 11}"]
+    older = lab.start("older", [*words, "--job_name=worker", "--task_index=1"], "h2")
+    check_refused([processes[0], older], "disagree|another version", 60)
 
 
 @contextlib.contextmanager
@@ -566,6 +644,27 @@ def _(lab: Lab) -> None:
     check_codes(processes, 0)
 
 
+@row("a cable pulled in a step, and plugged in after 60 s")
+def _(lab: Lab) -> None:
+    processes = by_flags(lab, RING2, steps=100_000)
+    processes[0].wait_for(_RUNNING)
+    with cut(lab, "h2"):
+        time.sleep(60)
+    wait(processes, 60)
+    check_codes(processes, 4)
+
+
+@row("a cable pulled at the end")
+def _(lab: Lab) -> None:
+    processes = by_flags(lab, RING2)
+    processes[0].wait_for(r"total images/sec")
+    with cut(lab, "h2"):
+        wait(processes, 120)
+    check_codes(processes, 0, 4)
+    if json.loads(lab.record_path.read_text())["status"] != "ok":
+        raise Problem("the record is not ok")
+
+
 @row("a cable pulled before the start, and plugged in after 10 s")
 def _(lab: Lab) -> None:
     with cut(lab, "h2"):
@@ -617,6 +716,17 @@ def _(lab: Lab) -> None:
     wait([step], 60)
     if json.loads(lab.record_path.read_text())["status"] == "ok":
         raise Problem("the record is ok")
+
+
+@row("Slurm, a time limit", "srun")
+def _(lab: Lab) -> None:
+    step = slurm("-N2", "-n2", "--time=1")(
+        lab, [*RING2.flags(100_000), f"--result_json={lab.record_path}"]
+    )
+    wait([step], 200)
+    record = json.loads(lab.record_path.read_text())
+    if record["status"] == "ok" or not record["losses"]:
+        raise Problem(f"the record is {record['status']}, with {len(record['losses'])} steps")
 
 
 @row("Slurm, a batch job that is requeued with --train_dir", "srun")
@@ -682,6 +792,31 @@ def meets_stranger(name: str, what: str) -> None:
 
 for _stranger, _what in _STRANGERS.items():
     meets_stranger(_stranger, _what)
+
+
+_FORGE = """
+import socket, sys, time
+from cnnbench.base.star import Card
+while True:
+    for task in ("worker:0", "worker:1", "rank 1"):
+        card = Card(task=task, facts={"--worker_hosts": "h1:1,h2:2"}, failed="forged")
+        try:
+            with socket.create_connection(("h1", int(sys.argv[1])), 1) as s:
+                s.sendall(card.pack())
+                s.settimeout(2)
+                s.recv(100)
+        except OSError:
+            time.sleep(0.1)
+"""
+
+
+@row("a stranger: a forged card", quick=True)
+def _(lab: Lab) -> None:
+    caller = lab.start("stranger", [sys.executable, "-c", _FORGE, str(PORT)], "h3")
+    try:
+        check_trained(lab, by_flags(lab, RING2), RING2)
+    finally:
+        caller.kill()
 
 
 @row("only IPv6")
@@ -751,9 +886,27 @@ _LIBRARIES = {"openmpi5": "openmpi", "mpi4py": "mpi4py"}
 """Distributions of the package index, by the folder of the virtual environment that gets them."""
 
 
+_OLDER = "5ec9ea4ca"
+"""The last commit whose processes started a job in another way."""
+
+
+def install_older(lab: Lab, folder: Path) -> bool:
+    """Installs the older cnnbench into a folder; returns whether this has worked."""
+    if not folder.exists():
+        tree = folder.with_name("older-tree")
+        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder)
+        with contextlib.suppress(Problem):
+            lab.run("git", "-C", HOSTS, "worktree", "add", "--detach", tree, _OLDER)
+            lab.run(*pip, tree)
+            lab.run("git", "-C", HOSTS, "worktree", "remove", "--force", tree)
+    return folder.exists()
+
+
 def missing(lab: Lab, need: str) -> bool:
     """Returns whether a program, or a folder of `_LIBRARIES`, is not there."""
     programs = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich", "srun": "slurmctld"}
+    if need == "older":
+        return not install_older(lab, lab.state / need)
     if need not in _LIBRARIES:
         return shutil.which(programs.get(need, need)) is None
     folder = lab.state / need
