@@ -49,6 +49,8 @@ GOODBYE_SECONDS = 2.0
 
 _GREETING = "cnnbench handshake"
 _STAR = 1
+_VERSION = "cnnbench"
+"""The fact that is the version of cnnbench."""
 _OTHER_VERSION = "is another version of cnnbench"
 _CLOSED = "closes connections"
 _STARTED = "the job has already started there; no task can join it later, so start all tasks again"
@@ -298,8 +300,11 @@ class Hub:
             self._fail(f"{task} gave up: {card.failed}")
         elif difference:
             self._fail(difference)
-        # An earlier version does not know the other messages, and compares the facts itself.
-        caller.link.send(self.own.values())
+        values = self.own.values()
+        if card.star != _STAR:  # It does not know the other messages, but compares the facts.
+            version = f"{self.own.facts.get(_VERSION, '')}, with another start of jobs"
+            values["facts"] = {**self.own.facts, _VERSION: version}
+        caller.link.send(values)
         if self._failure:
             self._told.add(task)
             self._refuse(caller, self._failure)

@@ -412,7 +412,8 @@ def test_a_process_of_an_earlier_version_hears_why_there_is_no_job(jobs):
         with called(jobs[2], card_of(jobs[2], star=0)) as link:
             answer = receive(link, 10.0)
             assert (answer["cnnbench handshake"], answer["task"]) == (1, "worker:0")
-            assert answer["facts"]["cnnbench"] == FACTS["cnnbench"]
+            assert answer["facts"]["cnnbench"] != FACTS["cnnbench"]
+            assert answer["facts"]["--model"] == FACTS["--model"]
         reason = "ps:0 is another version of cnnbench than worker:0"
         assert (first.result(), second.result()) == (reason, reason)
 
