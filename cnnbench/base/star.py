@@ -49,7 +49,7 @@ GOODBYE_SECONDS = 2.0
 
 _GREETING = "cnnbench handshake"
 _STAR = 1
-_VERSION = "cnnbench"
+_VERSION = "cnnbench_version"
 """The fact that is the version of cnnbench."""
 _OTHER_VERSION = "is another version of cnnbench"
 _CLOSED = "closes connections"

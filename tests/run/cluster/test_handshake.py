@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 SECONDS = 60.0
 """In which processes find one another on a machine with much else to do; they take tenths."""
 
-FACTS = {"cnnbench": "1.0", "--model": "lenet", "--batch_size": "8"}
+FACTS = {"cnnbench_version": "1.0", "--model": "lenet", "--batch_size": "8"}
 
 
 def free_ports(count):
@@ -201,7 +201,7 @@ def test_a_port_that_is_freed_in_time(jobs):
     ("name", "other", "values"),
     [
         ("--batch_size", "", ("8", "''")),
-        ("cnnbench", "1.1", ("1.0", "1.1")),
+        ("cnnbench_version", "1.1", ("1.0", "1.1")),
     ],
 )
 def test_processes_that_disagree(jobs, name, other, values):
@@ -229,7 +229,7 @@ def test_processes_that_disagree(jobs, name, other, values):
 
 def test_a_ps_task_has_only_facts_that_matter_to_it(jobs):
     *workers, ps = jobs
-    few = {"cnnbench": "1.0"}
+    few = {"cnnbench_version": "1.0"}
     assert outcomes(*({"job": job} for job in workers), {"job": ps, "facts": few}) == [None] * 3
     calls = [{"job": job, "facts": few if job is workers[1] else FACTS} for job in jobs]
     assert "--model is " in outcomes(*calls)[0]
@@ -412,7 +412,7 @@ def test_a_process_of_an_earlier_version_hears_why_there_is_no_job(jobs):
         with called(jobs[2], card_of(jobs[2], star=0)) as link:
             answer = receive(link, 10.0)
             assert (answer["cnnbench handshake"], answer["task"]) == (1, "worker:0")
-            assert answer["facts"]["cnnbench"] != FACTS["cnnbench"]
+            assert answer["facts"]["cnnbench_version"] != FACTS["cnnbench_version"]
             assert answer["facts"]["--model"] == FACTS["--model"]
         reason = "ps:0 is another version of cnnbench than worker:0"
         assert (first.result(), second.result()) == (reason, reason)
@@ -424,7 +424,7 @@ def test_a_chief_of_an_earlier_version(jobs):
             connection, _ = server.accept()
             with connection:
                 receive(connection, 10.0)
-                facts = {"cnnbench": "0.9"}
+                facts = {"cnnbench_version": "0.9"}
                 old = {"task": "worker:0", "nonce": "1", "facts": facts, "failed": None}
                 connection.sendall(pack({"cnnbench handshake": 1, **old}))
 
@@ -433,7 +433,7 @@ def test_a_chief_of_an_earlier_version(jobs):
     thread.start()
     message = outcome(jobs[1])
     thread.join()
-    assert "cnnbench is 1.0 at worker:1, 0.9 at worker:0" in message
+    assert "cnnbench_version is 1.0 at worker:1, 0.9 at worker:0" in message
 
 
 STRANGERS = {
