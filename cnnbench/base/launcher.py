@@ -177,7 +177,7 @@ def _launcher_process() -> str:
 
     with contextlib.suppress(psutil.Error, OSError):
         for process in psutil.Process().parents():
-            if re.search(_LAUNCHERS, process.name()):
+            if re.fullmatch(_LAUNCHERS, process.name()):
                 return f"{process.pid} {process.create_time()}"
     return ""
 
@@ -205,8 +205,11 @@ _JOB_VARIABLES: dict[str, tuple[tuple[str, ...], ...]] = {
     "MPICH": (),
     "Slurm": (("SLURM_JOB_ID", "SLURM_STEP_ID"),),
 }
-_LAUNCHERS = r"^(hydra|mpispawn|mpiexec|mpirun|orted|prte|slurmstepd)"
-"""Names of processes that start the ranks of a job on a machine."""
+_LAUNCHERS = (
+    r"hydra_\w+|mpispawn|mp(iexec|irun)(\.(hydra|gforker|mpich|openmpi))?|orted|prte\w*|slurmstepd"
+)
+"""Names of processes that start the ranks of a job on a machine. Wrapper scripts of single ranks,
+such as mpirun_env.sh, are none of them."""
 # SLURM_NTASKS is not in this table: Slurm also sets it for a batch script, so it does not prove
 # that several processes were started.
 _SIZES = {

@@ -54,6 +54,8 @@ _VERSION = "cnnbench_version"
 _OTHER_VERSION = "is another version of cnnbench"
 _CLOSED = "closes connections"
 _STARTED = "the job has already started there; no task can join it later, so start all tasks again"
+_LONGEST_LINE = 4000
+"""Maximum number of characters of a reason. It suffices for all differences that a reason names."""
 _FIRST_PAUSE_SECONDS = 0.005
 _LOOK_SECONDS = 0.1
 """Interval at which the hub looks after its connections, and for interrupts."""
@@ -291,13 +293,17 @@ class Hub:
         task = card.task
         difference = self.find_difference(card)
         if task not in self.tasks or not self.belongs(card):
-            self._refused[task] = difference or f"{self.own.task} is of another job"
-            self._refuse(caller, self._refused[task])
+            reason = _to_line(difference or f"{self.own.task} is of another job")
+            if task in self.tasks:
+                self._refused[task] = reason
+            self._refuse(caller, reason)
             return
         if card.star != _STAR:
             difference = difference or f"{task} {_OTHER_VERSION} than {self.own.task}"
         if card.failed is not None:
-            self._fail(f"{task} gave up: {card.failed}")
+            # A second process of a task gives up because the first one has its port.
+            if task not in self._members:
+                self._fail(_gave_up(card))
         elif difference:
             self._fail(difference)
         values = self.own.values()
@@ -325,11 +331,19 @@ class Hub:
             if not has_place and now > caller.since + CALL_SECONDS:
                 self._close(caller)
         for task, second in [*self._second.items()]:
-            if now > second.since + ALIVE_SECONDS:
+            # A failure of the job has removed all second processes.
+            if task in self._second and now > second.since + ALIVE_SECONDS:
                 self._replace(task)
 
     def _replace(self, task: str) -> None:
-        """The first process of a task shows no sign of life, so the second one replaces it."""
+        """The first process of a task shows no sign of life or has ended, so the second one
+        replaces it.
+        """
+        second = self._second[task].card
+        assert second is not None
+        if second.failed is not None:
+            self._fail(_gave_up(second))
+            return
         first, self._members[task] = self._members[task], self._second.pop(task)
         self._close(first)
 
@@ -340,7 +354,7 @@ class Hub:
             self._refuse(second, f"{task} has already connected, from {first}")
 
     def _refuse(self, caller: Caller, reason: str) -> None:
-        caller.link.send({_GREETING: 1, "star": _STAR, "failed": to_terminal_line(reason)})
+        caller.link.send({_GREETING: 1, "star": _STAR, "failed": _to_line(reason)})
 
     def _drop(self, caller: Caller) -> None:
         """Handles the end of a connection."""
@@ -350,7 +364,7 @@ class Hub:
         if self._second.get(task) is caller:
             del self._second[task]
         elif is_member and task in self._second:
-            self._members[task] = self._second.pop(task)
+            self._replace(task)
         elif is_member:
             del self._members[task]
             if not self.restarts:
@@ -367,7 +381,7 @@ class Hub:
         """Stores the reason why there is no job, and sends it to all processes that are there."""
         if self._failure:
             return
-        self._failure = to_terminal_line(reason)
+        self._failure = _to_line(reason)
         for task, caller in (*self._members.items(), *self._second.items()):
             self._told.add(task)
             self._refuse(caller, self._failure)
@@ -529,11 +543,11 @@ class _Calling:
     def _check(self, first: dict[str, Any]) -> None:
         """Raises BenchmarkError if the first message of the hub refuses this process."""
         if first.get("failed") is not None:
-            raise BenchmarkError(to_terminal_line(str(first["failed"])))
+            raise BenchmarkError(_to_line(first["failed"]))
         if first.get("star") != _STAR:
             with contextlib.suppress(ValueError):
                 if difference := self.find_difference(Card.parse(first)):
-                    raise BenchmarkError(to_terminal_line(difference))
+                    raise BenchmarkError(_to_line(difference))
             raise BenchmarkError(f"{self.name} {_OTHER_VERSION}")
 
     def _wait_for_answer(self, link: socket.socket) -> tuple[Any] | None:
@@ -544,17 +558,30 @@ class _Calling:
             if "go" in values:
                 return (values["go"],)
             if "failed" in values:
-                raise BenchmarkError(to_terminal_line(str(values["failed"])))
+                raise BenchmarkError(_to_line(values["failed"]))
             if "ping" in values:
                 link.sendall(message.pack({"here": 1}))
             if "missing" in values:
-                self._others = to_terminal_line(str(values["missing"]))
+                self._others = _to_line(values["missing"])
 
     def _wait_for_bytes(self, link: socket.socket, until: float = math.inf) -> bool:
         """Waits until bytes have arrived, or the connection has ended. False at time `until`."""
         poll = select.poll()
         poll.register(link, select.POLLIN)
         return any(poll.poll(seconds * 1000) for seconds in self._waits(until))
+
+
+def _gave_up(card: Card) -> str:
+    return f"{card.task} gave up: {card.failed}"
+
+
+def _to_line(text: object) -> str:
+    """Converts a text that another process may have sent to one line of limited length.
+
+    A longer text could make a message too long for the processes that receive it.
+    """
+    line = to_terminal_line(str(text)[:_LONGEST_LINE])
+    return line if len(line) < _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
 
 
 def _connection_problem(error: Exception) -> str:

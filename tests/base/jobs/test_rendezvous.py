@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 from forked import finished, until
 
-from cnnbench.base import probe, rendezvous
+from cnnbench.base import probe, rendezvous, star
 from cnnbench.base.launcher import LauncherRanks
 from cnnbench.base.message import pack, receive
 from cnnbench.base.ports import ReservedPorts
@@ -109,6 +109,28 @@ def test_other_programs_do_no_harm(place):
         stop.set()
         thread.join()
     assert first == second
+
+
+@pytest.mark.parametrize("name", ["task", "fact"])
+def test_a_long_text_of_another_program_does_no_harm(place, limits, name):
+    """It is told to those that wait, and must not be too long for them."""
+    limits(probe, REPORT_SECONDS=0.05)
+    text = "\xe9" * 1_900_000  # In JSON, rank 0 would write it with three times as many bytes.
+    values = {"task": text} if name == "task" else {"task": "rank 2", "facts": {"size": text}}
+    own = {"cnnbench handshake": 1, "facts": {}, "node": "", "port": 1, "star": 1, **values}
+    said = []
+    with ThreadPoolExecutor(3) as pool:
+        first, second = (
+            pool.submit(exchange_addresses, ranks(rank, 3), place, 20, said.append)
+            for rank in (0, 1)
+        )
+        with called(place, framed(json.dumps(own, ensure_ascii=False).encode())) as link:
+            assert len(receive(link, 20.0)["failed"]) <= star._LONGEST_LINE
+        before = len(said)
+        until(lambda: len(said) > before + 4)
+        third = exchange_addresses(ranks(2, 3), place, 20, print)
+        assert first.result(10) == second.result(10) == third
+    assert max(map(len, said)) < star._LONGEST_LINE + 200
 
 
 def test_who_does_not_come_is_named(place, limits):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from golden import sentences
 
@@ -210,10 +212,21 @@ def test_jobs_are_told_apart(monkeypatch):
     assert mpi_ranks(environ).job == "62814.0"
     assert mpi_ranks({**environ, "SLURM_STEP_ID": "1"}).job == "62814.1"
     assert mpi_ranks({**SLURM, **OPEN_MPI}).job == OPEN_MPI["PMIX_NAMESPACE"]
-    monkeypatch.setattr("cnnbench.base.launcher._LAUNCHERS", "^no such program$")
+    monkeypatch.setattr("cnnbench.base.launcher._LAUNCHERS", "no such program")
     assert mpi_ranks(MPICH).job == ""
-    monkeypatch.setattr("cnnbench.base.launcher._LAUNCHERS", ".")
+    monkeypatch.setattr("cnnbench.base.launcher._LAUNCHERS", ".*")
     assert mpi_ranks(MPICH).job == mpi_ranks(MPICH).job != ""
+
+
+def test_a_wrapper_script_with_the_name_of_a_launcher_is_no_launcher(monkeypatch):
+    """Each rank has its own."""
+    names = ("bash", "mpirun_env.sh", "mpiexec.sh", "hydra_pmi_proxy", "mpiexec.mpich")
+    parents = [
+        SimpleNamespace(name=lambda name=name: name, pid=pid, create_time=lambda: 0.5)
+        for pid, name in enumerate(names)
+    ]
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(parents=lambda: parents))
+    assert mpi_ranks(MPICH).job == "3 0.5"
 
 
 def test_mpi():

@@ -393,6 +393,30 @@ def test_a_process_that_shows_no_sign_of_life_is_replaced(jobs, limits):
             assert [one.result() for one in (first, second, third)] == [None] * 3
 
 
+def test_a_second_process_whose_port_the_first_one_has_ends_alone(jobs):
+    """It was started twice on one machine by mistake."""
+    with ThreadPoolExecutor(3) as pool:
+        first, second = (pool.submit(outcome, one) for one in jobs[:2])
+        time.sleep(0.3)
+        assert outcome(jobs[1]).endswith("the port is in use by another program")
+        assert [one.result() for one in (first, second, pool.submit(outcome, jobs[2]))] == (
+            [None] * 3
+        )
+
+
+def test_a_port_that_a_process_without_a_sign_of_life_has_is_told_to_all(jobs, limits):
+    """Such as a suspended process, whose place a restarted one cannot take."""
+    limits(star, ALIVE_SECONDS=0.3)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(outcome, jobs[0])
+        with called(jobs[1], card_of(jobs[1])) as link:
+            receive(link, 10.0)
+            with called(jobs[1], card_of(jobs[1], failed="its port is in use")):
+                third = pool.submit(outcome, jobs[2])
+                told = "worker:1 gave up: its port is in use"
+                assert [first.result(), third.result()] == [told, told]
+
+
 def test_a_second_process_of_a_task_is_refused_while_the_first_is_there(jobs):
     with ThreadPoolExecutor(3) as pool:
         first, second = (pool.submit(outcome, one) for one in jobs[:2])
