@@ -646,7 +646,7 @@ def _(lab: Lab) -> None:
 
 @row("a cable pulled in a step, and plugged in after 5 s")
 def _(lab: Lab) -> None:
-    processes = by_flags(lab, RING2, steps=400)
+    processes = by_flags(lab, RING2, steps=150)
     processes[0].wait_for(_RUNNING)
     with cut(lab, "h2"):
         time.sleep(5)
@@ -710,7 +710,7 @@ def _(lab: Lab) -> None:
     processes[0].wait_for(_RUNNING)
     late = by_flags(lab, RING2, steps=100_000)
     late[0].kill()
-    wait(late[1:], 30)
+    wait(late[1:], 60)
     check_codes(late[1:], 4)
     processes[1].kill()
     check_lost(lab, processes[:1], "worker:1")

@@ -521,11 +521,12 @@ class _Calling:
             first = message.receive(link, CALL_SECONDS)
             if not isinstance(first, dict) or first.get(_GREETING) != 1:
                 raise ValueError("another program")
-        except (EOFError, ConnectionError):
-            return None
-        except message.FOREIGN:
-            server = probe.probe_grpc_server(self.address)
-            self._missing = _STARTED if server == probe.OK else probe.NOT_GRPC
+        except message.FOREIGN as error:
+            closed = isinstance(error, (EOFError, ConnectionError))
+            if probe.probe_grpc_server(self.address) == probe.OK:
+                self._missing = _STARTED
+            elif not closed:
+                self._missing = probe.NOT_GRPC
             return None
         self._check(first)
         try:

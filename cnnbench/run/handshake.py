@@ -107,7 +107,6 @@ def _call_chief(job: Job, own: Card, timeout: float, tell: Callable[[str], None]
         star.call,
         job.address(job.chief),
         timeout=timeout,
-        tell=tell,
         name=job.named(job.chief),
         restarts=True,
         find_difference=lambda card: _differences(own, card),
@@ -115,13 +114,14 @@ def _call_chief(job: Job, own: Card, timeout: float, tell: Callable[[str], None]
     try:
         listener, port = _take_port(job)
     except BenchmarkError as error:
+        reason = str(error)
         with contextlib.suppress(BenchmarkError):  # The chief confirms the reason with itself.
-            call(replace(own, failed=str(error)))
+            call(replace(own, failed=reason), tell=lambda line: tell(f"{reason}; {line}"))
         raise
     listener.close()
     with contextlib.ExitStack() as opened:
         opened.enter_context(port)
-        line, local = call(own)
+        line, local = call(own, tell=tell)
         opened.pop_all()
     pids = frozenset(pid for pid in local if type(pid) is int) if isinstance(local, list) else ()
     return JobConnections(port, {job.chief: line}, pids)

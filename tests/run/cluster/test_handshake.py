@@ -191,6 +191,15 @@ def test_the_own_port_is_in_use(jobs):
     assert first.endswith(f"worker:1 gave up: {second}")  # ps:0 may tell it before worker:1 does
 
 
+def test_a_process_whose_port_is_in_use_says_so_while_there_is_no_chief(jobs):
+    address, said = jobs[1].address(jobs[1].task), []
+    with socket.create_server(("localhost", int(address.split(":")[1]))):
+        message = outcome(jobs[1], timeout=1.0, said=said)
+    assert message == f"worker:1 ({address}): the port is in use by another program"
+    chief = f"worker:0 ({jobs[1].address(Task('worker', 0))})"
+    assert set(said) == {f"{message}; waiting for {chief}: nobody listens there"}
+
+
 def test_a_port_that_is_freed_in_time(jobs):
     server = socket.create_server(("localhost", int(jobs[1].address(jobs[1].task).split(":")[1])))
     threading.Timer(0.25, server.close).start()
@@ -308,6 +317,8 @@ OTHERS = {
     "long": (b"x" * 3_000_000, FOREIGN, SECONDS),
     "object": (pack({}), FOREIGN, SECONDS),
     "gRPC": (SETTINGS_OF_GRPC, STARTED, SECONDS),
+    # TensorFlow's server closes a connection that does not begin as gRPC does.
+    "TensorFlow": (b"PRI", STARTED, SECONDS),
     "silence": (None, "does not answer", SECONDS),
     # Proxies accept connections before the program behind them listens.
     "closes": (b"", "closes connections", 3.0),
@@ -325,9 +336,11 @@ def test_another_program_on_the_port_of_the_chief(jobs, kind):
             with contextlib.suppress(OSError):
                 connection, _ = server.accept()
                 with connection:
-                    connection.recv(100_000)
+                    received = connection.recv(100_000)
                     if answer is None:
                         stop.wait(SECONDS)
+                    elif answer == b"PRI":
+                        connection.sendall(SETTINGS_OF_GRPC if received.startswith(answer) else b"")
                     else:
                         connection.sendall(answer)
 
