@@ -80,15 +80,27 @@ def resolve_job(cluster: str, ps: int, environ: Environment) -> tuple[Job, int |
     return _RESOLVERS[cluster](ps, environ)
 
 
-def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
-    """Detects whether a launcher such as mpirun has started several processes. Returns a
-    description for messages and a suitable value of --cluster.
+class FoundLauncher(NamedTuple):
+    """A launcher such as mpirun that has probably started several processes.
 
-    The result is None if there was no launcher or only one process. The description names the
-    variable that shows the launcher. The processes need not form one job, because a launcher may
-    also start independent runs. A malformed variable may also belong to a job; then the description
-    is the error message. For an evaluator, the result is None if `evaluates`, because the evaluator
-    is started as intended.
+    Attributes:
+      text: names the variable that shows the launcher or, if `is_malformed`, is the error message
+        about this variable.
+      cluster: the value of --cluster that reads the variable.
+    """
+
+    text: str
+    cluster: str
+    is_malformed: bool = False
+
+
+def detect_launcher(environ: Environment, evaluates: bool) -> FoundLauncher | None:
+    """Detects whether a launcher such as mpirun has started several processes.
+
+    The result is None if there was no launcher or only one process. The processes need not form one
+    job, because a launcher may also start independent runs. A malformed variable may also belong to
+    a job. For an evaluator, the result is None if `evaluates`, because the evaluator is started as
+    intended.
     """
     names = [name for name in (*_SIZES, "TF_CONFIG") if environ.get(name)]
     if not names:
@@ -98,11 +110,12 @@ def detect_launcher(environ: Environment, evaluates: bool) -> tuple[str, str] | 
     try:
         job = Job() if name in _SIZES else _from_tf_config(0, environ)[0]
         if job.task.job == EVALUATOR:
-            return None if evaluates else (f"{name} is that of an evaluator", cluster)
+            return None if evaluates else FoundLauncher(f"{name} is that of an evaluator", cluster)
         size = number(environ, name) if name in _SIZES else len(job.tasks)
-        return (f"{name} is that of {size} processes", cluster) if size > 1 else None
+        found = FoundLauncher(f"{name} is that of {size} processes", cluster)
+        return found if size > 1 else None
     except UsageError as error:
-        return str(error), cluster
+        return FoundLauncher(str(error), cluster, is_malformed=True)
 
 
 def mpi_ranks(environ: Environment) -> LauncherRanks | None:

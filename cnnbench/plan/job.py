@@ -94,11 +94,14 @@ def _resolve_horovod(
         # Users of Horovod start one process per device, so the processes that the launcher started
         # form the job.
         if others is not None:
-            flags = flags.replace(cluster=others[1])
+            flags = flags.replace(cluster=others.cluster)
     elif others is not None:
-        what, cluster = others
-        alone = f"{what}; this run is a job of one process: --cluster={cluster} joins the job"
-        notices += (f"{alone}, --cluster=flags hides this notice",)
+        alone = "this run is a job of one process"
+        if others.is_malformed:
+            alone = f"{alone}, because of {others.text}"
+        else:
+            alone = f"{others.text}; {alone}: --cluster={others.cluster} joins the job"
+        notices += (f"{alone}; --cluster=flags hides this notice",)
     if flags.cluster != "flags":
         for name in ADDRESSES:
             if name in explicit:

@@ -80,7 +80,7 @@ def test_exceptions_and_deaths_are_findings(tmp_path: Path) -> None:
         done = finished([sys.executable, script, "--seed=5", *flags], None)
         return done.returncode, done.stdout.splitlines()
 
-    code, lines = fuzz("--minutes=0.1")
+    code, lines = fuzz("--minutes=0.2")
     again = "  scripts/fuzz --seed=5 --target=broken --case="
     assert lines[:2] == ["broken 0: \"KeyError: 'first'\"", f"{again}0"]
     assert lines[2:4] == ["broken 1: the process was ended by SIGABRT", f"{again}1"]

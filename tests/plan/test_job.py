@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -43,6 +44,14 @@ def test_an_evaluator_and_a_process_without_others_run_alone():
     ps = {"TF_CONFIG": TF_CONFIG["TF_CONFIG"].replace('"worker", "index": 1', '"ps", "index": 0')}
     served, notices = locate_job(Params(cluster="tf_config"), ps, ("cluster",))
     assert (served.job_name, served.task_index, notices) == ("ps", 0, ())
+
+
+def test_a_cluster_that_cannot_be_read_is_no_reason_to_join_it():
+    sparse = {"worker": {"0": "a:1"}, "ps": ["b:1"]}
+    environ = {"TF_CONFIG": json.dumps({"sparseCluster": sparse, "task": {"type": "worker"}})}
+    _, (notice,) = locate_job(Params(), environ, ())
+    assert notice.startswith("this run is a job of one process, because of the environment")
+    assert "--cluster=tf_config joins" not in notice
 
 
 def open_mpi(rank, size, local_rank, local_size=1):

@@ -218,7 +218,8 @@ class RunLog:
         """
         config, (batch, placement) = self._header_flags(), self._placement()
         last = self.rows[-1] if self.rows else None
-        if last is not None:
+        # An earlier row shows the speed of the first steps alone, and no final loss.
+        if last is not None and last.step == self._header_number("Num batches"):
             self.values |= _row_metrics(last, has_loss=not config["forward_only"])
         speed = self._speed(last, placement is None or placement.num_workers == 1)
         if speed is not None:

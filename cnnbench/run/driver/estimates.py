@@ -183,7 +183,11 @@ def check_memory_estimate(
     figures = f"takes about {format_bytes(needed.total)} of memory with --num_gpus={gpus}, but "
     if refuse and needed.total > _CERTAIN * memory.total:
         most = needed.largest_batch(memory.available)
-        advice = f"a batch of {most} should fit" if most else "lower --num_gpus"
+        advice = f"a batch of {most} should fit"
+        if not most:
+            one = format_bytes(needed.fixed + needed.per_image)
+            advice = f"a batch of 1 takes {one}, and {format_bytes(memory.available)} is available"
+            advice += "; lower --num_gpus" if gpus > 1 else ""
         flag = "batch_size" if most or gpus == 1 else "num_gpus"
         value = needed.batch if flag == "batch_size" else gpus
         raise FlagError(flag, value, f"{figures}there is {format_bytes(memory.total)}; {advice}")

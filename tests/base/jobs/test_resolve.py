@@ -306,7 +306,8 @@ BATCH = {name: value for name, value in SLURM.items() if "STEP" not in name}
     ],
 )
 def test_jobs_of_several_processes_are_seen(environ, found):
-    text, cluster = detect_launcher(environ, False)
+    text, cluster, is_malformed = detect_launcher(environ, False)
+    assert not is_malformed
     variable, words, expected = found
     assert cluster == expected
     assert text.startswith(f"{variable} ")

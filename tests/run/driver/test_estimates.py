@@ -114,6 +114,19 @@ def test_limits_of_memory(total, available, needed, refused, warned):
         estimates.check_memory_estimate(estimate._replace(fixed=40 * GIB), there, plan)
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_memory_that_no_batch_fits(gpus):
+    """What is needed and what there is; fewer devices only if there are several."""
+    plan = make_plan(Params(model="trivial", num_gpus=gpus))
+    estimate = MemoryEstimate(fixed=3 * GIB, per_image=GIB, batch=4)
+    with pytest.raises(FlagError) as caught:
+        estimates.check_memory_estimate(estimate, MemoryCapacity(2 * GIB, GIB), plan)
+    message = str(caught.value)
+    assert "a batch of 1 takes 4 GiB, and 1 GiB is available" in message
+    assert message.startswith("--batch_size=4: " if gpus == 1 else "--num_gpus=2: ")
+    assert message.endswith("; lower --num_gpus") == (gpus > 1)
+
+
 @pytest.mark.parametrize(
     ("memory", "most"), [(99, 0), (100, 0), (109, 0), (110, 1), (119, 1), (120, 2)]
 )
