@@ -887,3 +887,24 @@ def test_every_command_and_every_row_of_the_table_is_tried():
     missing = [command for command, found in tried.items() if not found]
     assert not missing, f"tests/cli/test_refusals.py: TABLE needs wrong command lines of {missing}"
     assert len({words for found in tried.values() for words in found}) == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "right"),
+    [
+        ("ab --b=--batch_size=4 -- --model=trivial --pairs=6", "pairs", "ab ... --pairs=6 -- ..."),
+        ("ab -- --nosequential", "nosequential", "ab ... --nosequential -- ..."),
+        ("gate main -- --pairs=6", "pairs", "gate BASE HEAD --pairs=6 -- ..."),
+        ("bisect a b -- --pairs=2", "pairs", "bisect GOOD BAD --pairs=2 -- ..."),
+        ("explain -- --rounds=2", "rounds", "explain ... --rounds=2 -- ..."),
+        ("sweep smoke -- --timeout=3", "timeout", "sweep SUITE --timeout=3 -- ..."),
+        ("tune --model=trivial -- --minutes=2", "minutes", "tune --minutes=2 -- ..."),
+        ("launch -- --towers=2", "towers", "launch --towers=2 -- ..."),
+        ("env --check -- --seconds=2", "seconds", "env --seconds=2 -- ..."),
+    ],
+)
+def test_a_flag_of_the_command_behind_the_flags_of_runs(call, words, flag, right):
+    command = words.split()[0]
+    done = call(*words.split(), code=2)
+    assert f"--{flag} is a flag of cnnbench {command}, not of its runs: put flags of" in done.err
+    assert f"before --, as in cnnbench {right}" in done.err

@@ -52,7 +52,26 @@ def split_command_and_run_flags(
         raise
     if common and common[0] == "run":
         common = common[1:]
+    refuse_flags_of_command(common, specs, usage)
     return values, arguments, tuple(common)
+
+
+def refuse_flags_of_command(words: Sequence[str], specs: Sequence[FlagSpec], usage: str) -> None:
+    """Raises UsageError if a flag of a command stands after "--", where the flags of runs belong.
+
+    Args:
+      words: what stands after "--".
+      specs: flags of the command.
+      usage: command line without flags; it begins with the name of the command.
+    """
+    own = {spec.name for spec in specs} - {spec.name for spec in FLAGS}
+    for word in words:
+        name = word.lstrip("-").partition("=")[0]
+        if word.startswith("-") and (name in own or name.removeprefix("no") in own):
+            raise UsageError(
+                f"--{name} is a flag of cnnbench {usage.split()[0]}, not of its runs: put flags of "
+                f"{usage.split()[0]} before --, as in cnnbench {usage} {word} -- ..."
+            )
 
 
 def mask_variable_value(text: str) -> str:

@@ -13,6 +13,7 @@ from cnnbench.base.document import Content, Paragraph, Section, make_table
 from cnnbench.base.document.console import sections_to_text
 from cnnbench.base.terminal import print_result
 from cnnbench.base.text import count_text, format_bytes
+from cnnbench.cli.commands.command_lines import refuse_flags_of_command
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import flag, parse_command, specs_of, split_at_double_dash
 from cnnbench.machine import facts as environment
@@ -125,6 +126,7 @@ def main(argv: Sequence[str]) -> int:
     """Prints recorded properties of this machine, or checks it for disturbances."""
     words, behind = split_at_double_dash(argv)
     values, strays = parse_command(words, _SPECS)
+    refuse_flags_of_command(behind, _SPECS, "env")
     run_flags = (*strays, *behind)
     flags = EnvFlags(**values)
     quiet = parse_silenced(flags.quiet_conditions)

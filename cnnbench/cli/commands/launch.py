@@ -27,6 +27,7 @@ from cnnbench.campaigns.launch import (
     plan_chief,
 )
 from cnnbench.cli.commands import write_init_files
+from cnnbench.cli.commands.command_lines import refuse_flags_of_command
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, flag, parse_command, specs_of, split_at_double_dash
 from cnnbench.records.files import ensure_writable
@@ -115,6 +116,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             f"launch takes no argument {arguments[0]!r}; put flags of the processes after --"
         )
+    refuse_flags_of_command(flags, specs_of(LaunchFlags), "launch")
     command = parse_task_command(flags)
     layout = options.layout
     if command.name == "run":

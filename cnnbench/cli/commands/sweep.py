@@ -33,7 +33,11 @@ from cnnbench.campaigns.sweep.summary import (
 )
 from cnnbench.cli.commands import write_or_print_output
 from cnnbench.cli.commands.campaign_flags import CampaignFlags
-from cnnbench.cli.commands.command_lines import command_line_with_flags, printing_resume_command
+from cnnbench.cli.commands.command_lines import (
+    command_line_with_flags,
+    printing_resume_command,
+    refuse_flags_of_command,
+)
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import (
     ACCEPTED,
@@ -109,6 +113,7 @@ def main(argv: Sequence[str]) -> int:
     words, behind = split_at_double_dash(argv)
     values, arguments = parse_command(words, _SPECS)
     options = SweepFlags(**values)
+    refuse_flags_of_command(behind, _SPECS, "sweep SUITE")
     specs = {**flag_specs_of("allreduce"), **ACCEPTED}
     for_all = flag_texts(parse_flags(behind, specs.values()), specs)
     if len(arguments) != 1:

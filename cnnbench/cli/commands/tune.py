@@ -27,7 +27,11 @@ from cnnbench.campaigns.tune.space import (
 from cnnbench.cli.commands import choose_format, declare_output_flag, write_or_print_output
 from cnnbench.cli.commands.ab_flags import AbFlags
 from cnnbench.cli.commands.campaign_flags import CampaignFlags
-from cnnbench.cli.commands.command_lines import printing_resume_command, replace_flags
+from cnnbench.cli.commands.command_lines import (
+    printing_resume_command,
+    refuse_flags_of_command,
+    replace_flags,
+)
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import (
     ACCEPTED,
@@ -149,6 +153,7 @@ def main(argv: Sequence[str]) -> int:
     before, behind = split_at_double_dash(argv)
     values = choose_format(parse_flags(before, (*_OWN, *ACCEPTED.values())), _OWN)
     options, run_flags = split_options(TuneFlags, values)
+    refuse_flags_of_command(behind, _OWN, "tune")
     run_flags.update(parse_flags(behind, ACCEPTED.values()))
     _check_options(options, run_flags)
     facts: Mapping[str, Any] = machine.collect()
