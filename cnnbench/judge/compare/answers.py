@@ -165,6 +165,8 @@ def _tested_outcome(verdicts: Verdicts, entry: ComparedConfiguration, result: Me
         noise = phrases.labelled(label, "; ".join(_noise(entry, result)))
         return f"Too noisy for a verdict: {noise}"
     change = phrases.labelled(label, phrases.known_change_text(result.metric, result.judgement))
+    if verdicts.paired and count != len(result.new):
+        return f"Undecided: {change}: {result.judgement.reason}"
     return f"Undecided: {change}, {runs}: {_excess_text(result)}"
 
 

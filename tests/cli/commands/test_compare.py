@@ -251,6 +251,19 @@ def test_a_new_experiment_has_one_size(call, lenet_runs, saved, tmp_path, number
     assert " more pair" not in told
 
 
+def test_the_answer_about_runs_that_make_no_pairs_names_none(call, lenet_runs, saved, tmp_path):
+    runs, given = lenet_runs(), {"explicit_flags": ("model",), "flags": {"model": "lenet"}}
+    sides = [
+        saved(tmp_path / name, runs.of(*range(100, 100 + number), **given))
+        for name, number in (("base", 8), ("new", 4))
+    ]
+    document = json.loads(call("compare", *sides, "--paired", "--format=json", code=3).out)
+    reason = "8 values in BASE and 4 in NEW make no pairs"
+    assert document["answer"].startswith("Undecided: ")
+    assert document["answer"].endswith(f": {reason}.")
+    assert document["configurations"][0]["results"][0]["reason"] == reason
+
+
 def test_what_was_interrupted_or_is_on_both_sides_is_measured_again(
     call, save, saved, lenet_runs, tmp_path
 ):
