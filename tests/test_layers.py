@@ -43,7 +43,7 @@ INSIDE = {
         ("additive", "files", "locks", "log_lines", "notebook"),
         ("charts", "job", "inference", "plugins", "rules", "slow_steps", "terminal", "time_series"),
         ("interfaces", "steady_state", "tables"),
-        ("document", "launcher", "levels", "message", "ports", "probe", "registry"),
+        ("document", "launcher", "levels", "message", "ports", "registry"),
         ("child", "star"),
         ("rendezvous",),
     ),

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from cnnbench.base import message, probe
+from cnnbench.base import message
 from cnnbench.base.escapes import to_terminal_line
 from cnnbench.base.files import parse_json
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, raise_if_interrupted
@@ -46,6 +46,10 @@ ALIVE_SECONDS = 2.0
 """Time in which a process must show that it still runs when a second process of its task calls."""
 GOODBYE_SECONDS = 2.0
 """Time in which callers must receive the last message."""
+RETRY_SECONDS = 0.1
+"""Interval between two attempts to connect to another process."""
+REPORT_SECONDS = 5.0
+"""Interval between two reports of missing processes."""
 
 _GREETING = "cnnbench handshake"
 _STAR = 1
@@ -53,9 +57,19 @@ _VERSION = "cnnbench_version"
 """The fact that is the version of cnnbench."""
 _OTHER_VERSION = "is another version of cnnbench"
 _CLOSED = "closes connections"
+_SILENT = "does not answer"
+_FOREIGN = "another program answers there"
+_REFUSED = "nobody listens there"
 _STARTED = "the job has already started there; no task can join it later, so start all tasks again"
 _LONGEST_LINE = 4000
 """Maximum number of characters of a reason. It suffices for all differences that a reason names."""
+# The beginning of HTTP/2, on which gRPC is based: a client sends the connection preface and an
+# empty SETTINGS frame (RFC 9113, 3.4 and 6.5), and the server answers with its own SETTINGS frame.
+# Byte 3 of a frame's header is its type.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+_FRAME_HEADER = 9
+_GRPC_SECONDS = 3.0
+_SETTINGS = 4
 _FIRST_PAUSE_SECONDS = 0.005
 _LOOK_SECONDS = 0.1
 """Interval at which the hub looks after its connections, and for interrupts."""
@@ -217,7 +231,7 @@ class Hub:
     def _collect(self, deadline: float, timeout: float) -> None:
         """Receives calls until all processes are there or, after a failure, know the reason."""
         most = 64 + 2 * len(self.tasks)
-        report = time.monotonic() + probe.REPORT_SECONDS
+        report = time.monotonic() + REPORT_SECONDS
         look = 0.0
         while not self._is_complete():
             raise_if_interrupted()
@@ -228,7 +242,7 @@ class Hub:
                 self._fail(f"{self.own.task}: {waited}")
                 return
             if now >= report:
-                report = now + probe.REPORT_SECONDS
+                report = now + REPORT_SECONDS
                 self._report()
             if now >= look:
                 look = now + _LOOK_SECONDS
@@ -442,7 +456,7 @@ class _Calling:
     def __post_init__(self) -> None:
         now = time.monotonic()
         self._deadline = now + self.timeout
-        self._next_report = now + probe.REPORT_SECONDS
+        self._next_report = now + REPORT_SECONDS
         self._missing = self._others = ""
 
     def run(self) -> tuple[socket.socket, Any]:
@@ -459,15 +473,15 @@ class _Calling:
                     if found is not None:
                         stack.pop_all()
                         return link, found[0]
-            if self._missing in (probe.NOT_GRPC, probe.SILENT, _STARTED):
+            if self._missing in (_FOREIGN, _SILENT, _STARTED):
                 foreign_since = began if foreign_since is None else foreign_since
                 if time.monotonic() - foreign_since >= FOREIGN_SECONDS:
                     raise BenchmarkError(f"{self.name}: {self._missing}")
             else:
                 foreign_since = None
             for _ in self._waits(time.monotonic() + pause):
-                time.sleep(min(pause, probe.RETRY_SECONDS))
-            pause = min(2 * pause, probe.RETRY_SECONDS)
+                time.sleep(min(pause, RETRY_SECONDS))
+            pause = min(2 * pause, RETRY_SECONDS)
 
     def _waits(self, until: float = math.inf) -> Iterator[float]:
         """Yields the seconds to wait, until the time `until`. Reports a missing hub meanwhile.
@@ -480,7 +494,7 @@ class _Calling:
                 waited = f"waited {self.timeout:g} s (--cluster_timeout) for {self._missing_text()}"
                 raise BenchmarkError(f"{self.own.task}: {waited}")
             if now >= self._next_report:
-                self._next_report = now + probe.REPORT_SECONDS
+                self._next_report = now + REPORT_SECONDS
                 self.tell(f"waiting for {self._missing_text()}")
             yield min(until, self._deadline, self._next_report, now + LONGEST_WAIT_SECONDS) - now
 
@@ -516,23 +530,23 @@ class _Calling:
             link.settimeout(CALL_SECONDS)
             link.sendall(self.own.pack())
             if not self._wait_for_bytes(link, time.monotonic() + FOREIGN_SECONDS):
-                self._missing = probe.SILENT
+                self._missing = _SILENT
                 return None
             first = message.receive(link, CALL_SECONDS)
             if not isinstance(first, dict) or first.get(_GREETING) != 1:
                 raise ValueError("another program")
         except message.FOREIGN as error:
             closed = isinstance(error, (EOFError, ConnectionError))
-            if probe.probe_grpc_server(self.address) == probe.OK:
+            if _is_grpc_server(self.address):
                 self._missing = _STARTED
             elif not closed:
-                self._missing = probe.NOT_GRPC
+                self._missing = _FOREIGN
             return None
         self._check(first)
         try:
             return self._wait_for_answer(link)
         except message.FOREIGN:
-            self._missing, self._others = probe.REFUSED, ""
+            self._missing, self._others = _REFUSED, ""
         except BaseException as error:  # The hub ignores this if the reason is its own.
             with contextlib.suppress(OSError):
                 link.sendall(message.pack({"failed": str(error) or "interrupted"}))
@@ -572,6 +586,16 @@ class _Calling:
         return any(poll.poll(seconds * 1000) for seconds in self._waits(until))
 
 
+def _is_grpc_server(address: str) -> bool:
+    """Whether a gRPC server, such as TensorFlow's of a job that has started, has an address."""
+    with contextlib.suppress(OSError, UnicodeError):
+        with socket.create_connection(host_and_port(address), _GRPC_SECONDS) as link:
+            link.sendall(_PREFACE)
+            with link.makefile("rb") as answer:
+                return answer.read(_FRAME_HEADER)[3:4] == bytes([_SETTINGS])
+    return False
+
+
 def _gave_up(card: Card) -> str:
     return f"{card.task} gave up: {card.failed}"
 
@@ -589,7 +613,7 @@ def _connection_problem(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, ConnectionRefusedError):
-        return probe.REFUSED
+        return _REFUSED
     if isinstance(error, (socket.gaierror, UnicodeError)):
-        return probe.UNKNOWN_HOST
+        return "unknown host"
     return str(getattr(error, "strerror", None) or error).lower()

@@ -17,7 +17,6 @@ from cnnbench.base.interrupts import AT_ONCE
 from cnnbench.base.job import Job, Task
 from cnnbench.base.log_lines import error_line, fatal_message
 from cnnbench.base.ports import ReservedPorts
-from cnnbench.base.probe import REFUSED
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, gpu_variables
 from cnnbench.campaigns.processes import Child, Command, log_tail, stop_children, wait_for_any
 from cnnbench.errors import BenchmarkError, ExitCode
@@ -158,7 +157,7 @@ class JobSession:
 
     def _tolerates_end(self, process: _JobProcess) -> bool:
         """Whether the job continues, and can succeed, after a process has ended."""
-        spared = self.chief.place.tolerates_loss_of(process.task, REFUSED)
+        spared = self.chief.place.tolerates_loss_of(process.task, ended=True)
         return process.has_succeeded or spared
 
     def _stop(self) -> None:

@@ -90,17 +90,13 @@ class PlaceInJob:
         """Number of towers that contribute gradients to one update of the variables."""
         return self.job.towers_per_worker if self.asynchronous else self.job.num_towers
 
-    def tolerates_loss_of(self, task: Task, state: str) -> bool:
-        """Whether the job continues without `task`, whose loss was noticed by its `state`.
+    def tolerates_loss_of(self, task: Task, ended: bool) -> bool:
+        """Whether the job continues without `task`, which has `ended`, or otherwise may hang.
 
-        `state` is a result of `cnnbench.base.probe`. If it is `REFUSED`, the process has ended;
-        otherwise it may hang. A coordinator can reassign an update only if the worker has ended.
+        A coordinator can reassign an update only if the worker has ended.
         """
-        # Imported late, because commands that only check flags need no socket code.
-        from cnnbench.base.probe import REFUSED
-
         worker = self.asynchronous and task.job == WORKER and task != self.job.chief
-        return worker and (not self.coordinated or state == REFUSED)
+        return worker and (not self.coordinated or ended)
 
 
 @dataclass(frozen=True, kw_only=True)

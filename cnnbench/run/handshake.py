@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from cnnbench.base import probe, star
+from cnnbench.base import star
 from cnnbench.base.job import PS, Job, Task, host_and_port
 from cnnbench.base.ports import unbound_socket
 from cnnbench.base.star import Caller, Card
@@ -149,7 +149,7 @@ def _take_port(job: Job) -> tuple[socket.socket, contextlib.ExitStack]:
             return _bind(job.address(job.task))
         except OSError as error:
             if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
-                time.sleep(probe.RETRY_SECONDS)
+                time.sleep(star.RETRY_SECONDS)
                 continue
             reason = error.strerror or error
             if error.errno == errno.EADDRINUSE:

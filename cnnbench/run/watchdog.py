@@ -2,8 +2,7 @@
 
 TensorFlow waits without limit for a stopped process, and its errors do not always name a lost
 process. Therefore, a watchdog in every process exchanges messages (`cnnbench.base.message`) with
-the chief. If a process sends no messages, its gRPC port is probed (`probe_grpc_server`). A process
-with a busy interpreter answers the probe; a stopped process does not. TensorFlow is not imported.
+the chief, on the connection of the handshake. TensorFlow is not imported.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,9 +22,8 @@ from cnnbench.base.files import parse_json
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, raise_if_interrupted
 from cnnbench.base.job import Job, Task
 from cnnbench.base.message import MessageLink
-from cnnbench.base.probe import failed_probes, probe_grpc_server
 from cnnbench.errors import ExitCode
-from cnnbench.run.runtime.progress import LONG, ProcessActivity, ProcessProgress, StallDetector
+from cnnbench.run.runtime.progress import ProcessActivity, ProcessProgress, StallDetector
 
 PATIENCE = 600.0
 """Seconds that a process may need to load TensorFlow and start its server."""
@@ -35,16 +33,16 @@ PERIOD = 2.0
 _LONGEST_PERIOD = 10.0
 """Maximum interval between checks for a stall in a job of one process."""
 
-_SILENCE = 6.0
-"""Seconds without a message after which a task is suspect."""
-_ANSWER_SECONDS = 5.0
-"""Time limit for the answer of a suspect task."""
-_MISSES = 2
-"""Number of consecutive failed probes after which a task is lost."""
+_SILENCE = 30.0
+"""Seconds without a message after which a task is lost. Code that lets no thread of Python run may
+take less, such as the building of a large graph."""
+_SUSPECT_SECONDS = 2.5 * PERIOD
+"""Seconds without a message after which a task explains an error of TensorFlow."""
 
 _LINGER_SECONDS = 2.0
-_RECENT_SECONDS = 30.0
-"""If this process was stopped at most this long ago, the stop may have ended the job."""
+
+CLOSED = "its process has ended, or the connection is broken"
+SILENT = "does not answer"
 
 
 class RunEnding(NamedTuple):
@@ -58,7 +56,7 @@ class RunEnding(NamedTuple):
 class _PeerConnection:
     """The connection of the watchdog to another task, and what that task has reported.
 
-    `line` is None after it was closed. `heard` is the time of the last message.
+    `line` is None after it was closed. `heard` is the time of the last message or of the close.
     `last_progress` is None if the task has no training loop.
     """
 
@@ -74,12 +72,13 @@ class Watchdog:
 
     Every task except the chief has one connection to the chief (its line), which remains from the
     handshake. Every `PERIOD` seconds, both ends send a message with their progress; for n tasks,
-    these are 2(n-1) messages. A task is suspect if its line was closed, or if no message has
-    arrived for some seconds. A suspect task is probed every `PERIOD` seconds. It is lost after
-    several failed probes in a row, so a task that ends normally just before this process calls
-    `announce_end` is not considered lost. Before the chief ends, it reports lost tasks to all other
-    tasks, so that all tasks report the same loss. The other tasks only watch the chief. If the
-    chief does not answer, they probe all tasks and report all lost tasks.
+    these are 2(n-1) messages. A task is lost if its line was closed a period ago, so that a task
+    that fails in the same step can report it first, or if no message has arrived for `_SILENCE`
+    seconds. Before the chief ends, it reports lost tasks to all other tasks, so that all tasks
+    report the same loss. The other tasks only watch the chief.
+
+    While this process is stopped, its clock stands still. So the other tasks, whose messages it has
+    not read meanwhile, are not lost, and its own progress does not stall.
 
     The chief also compares the progress of all tasks; see `StallDetector`.
 
@@ -88,9 +87,8 @@ class Watchdog:
         because the main thread may be blocked in TensorFlow. It has a minute to write the record
         and print.
       leave: ends the process without clean-up. `sys.exit` would wait for the main thread.
-      tolerates_loss: function of a task and its state (from `probe_grpc_server`) that returns
-        whether the job continues without the task. If so, the loss is only recorded in
-        `lost_tasks`.
+      tolerates_loss: function of a task, and of whether its line was closed, that returns whether
+        the job continues without the task. If so, the loss is only recorded in `lost_tasks`.
       read_progress: see `StallDetector`; None for a process without a training loop.
     """
 
@@ -101,17 +99,15 @@ class Watchdog:
         *,
         patience: float = PATIENCE,
         leave: Callable[[int], object] = os._exit,
-        tolerates_loss: Callable[[Task, str], bool] = lambda task, state: False,
+        tolerates_loss: Callable[[Task, bool], bool] = lambda task, closed: False,
         read_progress: Callable[[], ProcessProgress] | None = None,
         stall_timeout: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
-        ask: Callable[[str, float], str] = probe_grpc_server,
     ) -> None:
         self._job = job
         self._lost = lost
         self._patience = patience
         self._period = PERIOD if job.in_cluster else min(_LONGEST_PERIOD, stall_timeout / 4)
-        self._longest_gap = self._period + _SILENCE + _ANSWER_SECONDS
         self._leave = leave
         self._tolerates_loss = tolerates_loss
         self._stall_timeout = stall_timeout
@@ -119,7 +115,6 @@ class Watchdog:
             None if read_progress is None else StallDetector(read_progress, stall_timeout)
         )
         self._clock = clock
-        self._ask = ask
         self.lost_tasks: dict[Task, str] = {}
         self._peers: dict[Task, _PeerConnection] = {}
         # For each task that fails, the reason that it has sent.
@@ -127,8 +122,7 @@ class Watchdog:
         self._selector = selectors.DefaultSelector()
         self._up = False
         self._own: ProcessProgress | None = None
-        self._missed: dict[Task, int] = {}
-        self._start = self._ticked = self._gap = self._gap_end = 0.0
+        self._ticked = self._now = 0.0
         self._stopped = threading.Event()
         self._once = threading.Lock()
         self._changed = threading.Condition()
@@ -144,22 +138,23 @@ class Watchdog:
 
         The thread calls `send_and_check_progress` and `read_messages`.
         """
-        self._start = self._ticked = self._clock()
+        self._ticked = self._clock()
         for task, connection in connections.items():
             line = MessageLink(connection)
-            self._peers[task] = _PeerConnection(line, self._start)
+            self._peers[task] = _PeerConnection(line, self._now)
             self._selector.register(line, selectors.EVENT_READ, task)
 
-    def announce_server_ready(self, *, all_tasks_ready: bool = False) -> None:
-        """Records that this process's TensorFlow server answers, and tells the other tasks.
-
-        With `all_tasks_ready`, the servers of all other tasks answer, too. From then on, a task
-        that becomes silent is lost, even if it has never announced its server.
-        """
+    def announce_server_ready(self) -> None:
+        """Tells the other tasks that this process's TensorFlow server answers."""
         self._up = True
-        for peer in self._peers.values():
-            peer.up = peer.up or all_tasks_ready
         self._send({"up": True, "standing": self._own})
+
+    def wait_for_servers(self) -> None:
+        """Waits until the servers of all tasks with a connection answer, or can start."""
+        with self._changed:
+            while not all(peer.up for peer in self._peers.values()):
+                raise_if_interrupted()
+                self._changed.wait(LONGEST_WAIT_SECONDS)
 
     def announce_ready_together(self) -> None:
         """Announces that this worker is ready to start its server, and waits for all workers.
@@ -169,10 +164,7 @@ class Watchdog:
         """
         if not self._job.is_chief:
             self.announce_server_ready()
-        with self._changed:
-            while not all(peer.up for peer in self._peers.values()):
-                raise_if_interrupted()
-                self._changed.wait(LONGEST_WAIT_SECONDS)
+        self.wait_for_servers()
         if self._job.is_chief:
             self.announce_server_ready()
 
@@ -183,6 +175,11 @@ class Watchdog:
                 raise_if_interrupted()
                 self._changed.wait(LONGEST_WAIT_SECONDS)
         return self._ending
+
+    def wait_for_chief_to_leave(self, timeout: float) -> None:
+        """Waits until the chief's process has ended, or `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._peers[self._job.chief].line is None, timeout)
 
     def announce_end(self, ending: RunEnding, timeout: float = 0.0, *, lost: bool = False) -> None:
         """Tells the other tasks that this process has finished. From now on, they may end.
@@ -195,45 +192,28 @@ class Watchdog:
         self._stopped.set()
         self._send({"failed": to_terminal_line(ending.reason)} if lost else {"end": ending})
         with self._changed:
-            self._changed.wait_for(self.all_peers_ended, timeout)
+            self._changed.wait_for(self.have_ended, timeout)
 
-    def replace_by_sent_reasons(
-        self, states: Mapping[Task, str], timeout: float = 0.0
-    ) -> dict[Task, str]:
-        """Replaces the states of lost tasks by the reasons that the tasks have sent.
-
-        Waits up to `timeout` seconds for reasons. If `states` is empty, returns all tasks that have
-        sent a reason.
+    def explain_error(self, timeout: float) -> dict[Task, str]:
+        """Returns the tasks whose failure or silence can be the cause of an error of TensorFlow,
+        with the reasons. Waits up to `timeout` seconds for one.
         """
 
-        def known() -> bool:
-            return bool(self._reasons) or (bool(states) and all(map(self._has_ended, states)))
+        def causes() -> dict[Task, str]:
+            silent = self._silent_tasks(self._peers, _SUSPECT_SECONDS)
+            states = dict.fromkeys(silent, SILENT) | self._reasons
+            return {task: state for task, state in states.items() if task not in self.lost_tasks}
 
         with self._changed:
-            self._changed.wait_for(known, timeout)
-            reasons = {task: self._reasons.get(task, state) for task, state in states.items()}
-            return reasons or dict(self._reasons)
-
-    def own_suspension_text(self) -> str:
-        """Returns a text if this process was stopped for too long in the last 30 s; else ""."""
-        now = self._clock()
-        seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
-        if now - self._ticked >= self._longest_gap:
-            seconds = now - self._ticked
-        if not seconds:
-            return ""
-        own = self._job.named(self._job.task)
-        heartbeat = "too long for the heartbeat of TensorFlow's coordination service"
-        ended = heartbeat if self._job.client_per_worker else "and the other tasks ended without it"
-        return f"{own} was stopped for {seconds:.0f} s, {ended}"
+            return self._changed.wait_for(causes, timeout) or dict(self._reasons)
 
     def send_and_check_progress(self) -> None:
         """Sends the progress of this process, and checks the reports of the other processes."""
-        now = self._read_clock()
+        self._advance_clock()
         if self._progress is not None:
-            self._own = self._progress.progress_at(now)
+            self._own = self._progress.progress_at(self._now)
         self._send({"up": self._up, "standing": self._own}, can_be_skipped=True)
-        self._handle_losses(now)
+        self._handle_losses()
         if not self._stopped.is_set():
             self._end_if_stalled()
 
@@ -243,12 +223,16 @@ class Watchdog:
         Returns True as soon as a connection was closed.
         """
         ready = self._selector.select(timeout)
-        now = self._read_clock()
-        closed = [self._receive(key.data, now) for key, _ in ready]
+        self._advance_clock()
+        closed = [self._receive(key.data) for key, _ in ready]
         return any(closed)
 
     def _run(self) -> None:
-        while not (self._stopped.is_set() and self.all_peers_ended()):
+        # Servers wait for the end of the chief's process, which closes their lines.
+        closes = self._job.client_per_worker and not self._job.is_chief
+        while not (
+            self._stopped.is_set() and (self._are_closed() or (closes and self.have_ended()))
+        ):
             self.send_and_check_progress()
             until = self._clock() + self._period
             while (left := until - self._clock()) > 0 and not self.read_messages(left):
@@ -257,20 +241,13 @@ class Watchdog:
             self._close(peer)
         self._selector.close()
 
-    def _read_clock(self) -> float:
-        """Returns the time. Detects that this process was stopped since the previous call."""
+    def _advance_clock(self) -> None:
+        """Advances the time of this process, in which the time for which it was stopped is
+        missing.
+        """
         now = self._clock()
-        gap = now - self._ticked
-        if gap >= self._longest_gap:
-            self._gap, self._gap_end = gap, now
-            # Messages arrived while this process was stopped, but it has not read them yet.
-            self._start += gap
-            for peer in self._peers.values():
-                peer.heard += gap
-            if self._progress is not None:
-                self._progress.exclude_suspension(gap)
+        self._now += min(now - self._ticked, 2 * self._period)
         self._ticked = now
-        return now
 
     # Messages from and to the other tasks.
 
@@ -288,17 +265,19 @@ class Watchdog:
                 if line is not None and (not can_be_skipped or line.flush()):
                     line.send(message)
 
-    def _receive(self, task: Task, now: float) -> bool:
+    def _receive(self, task: Task) -> bool:
         """Reads the messages of a task. Returns whether the connection was closed."""
         peer = self._peers[task]
         assert peer.line is not None
+        peer.heard = self._now
         try:
             texts = peer.line.receive()
         except EOFError:
+            if not peer.ended and not self._stopped.is_set() and task not in self._reasons:
+                self._handle(task, peer, {"failed": CLOSED})
             self._close(peer)
             return True
         for text in texts:
-            peer.heard = now
             with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError):
                 self._handle(task, peer, parse_json(text))
         return False
@@ -337,7 +316,7 @@ class Watchdog:
             peer.line = None
             self._changed.notify_all()
 
-    def all_peers_ended(self) -> bool:
+    def have_ended(self) -> bool:
         """Whether all other tasks have ended, failed or are lost."""
         return all(map(self._has_ended, self._job.peers))
 
@@ -347,46 +326,42 @@ class Watchdog:
         known = task in self._reasons or task in self.lost_tasks
         return known or line is None or line.ended or line.line is None
 
+    def _are_closed(self) -> bool:
+        return all(peer.line is None for peer in self._peers.values())
+
     # Detection of lost and stalled tasks, from their messages.
 
-    def _handle_losses(self, now: float) -> None:
-        """Probes suspect tasks, and ends this process if the job cannot continue without them."""
+    def _silent_tasks(self, tasks: Iterable[Task], seconds: float) -> list[Task]:
+        """The tasks that have sent nothing for so long although they should."""
+        peers = [(task, self._peers[task]) for task in tasks]
+        before = self._now - seconds
+        return [t for t, p in peers if p.line and p.up and not p.ended and p.heard < before]
+
+    def _handle_losses(self) -> None:
+        """Ends this process if the job cannot continue without the lost tasks."""
         watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.lost_tasks}
-        suspects = [
-            task
-            for task, peer in watched.items()
-            if peer.line is None or (peer.up and peer.heard < now - _SILENCE)
-        ]
-        # Only the chief knows the reports of the other tasks. If the chief may be lost, this
-        # process probes all tasks itself.
-        asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
-        states = failed_probes(self._job, asked, _ANSWER_SECONDS, self._ask)
-        self._read_clock()
-        self._missed = {task: self._missed.get(task, 0) + 1 for task in states}
-        lost = {task: states[task] for task, n in self._missed.items() if n >= _MISSES}
-        if self._stall_timeout:
-            before = now - LONG * self._stall_timeout
-            mute = [task for task in suspects if watched[task].line and task not in states]
-            silent = [task for task in mute if watched[task].heard < before]
-            lost |= dict.fromkeys(silent, "answers, but reports nothing")
-        # A lost task will not report its end, so `announce_end` must not wait for it.
+        closed = [t for t, p in watched.items() if not p.line and p.heard <= self._now - PERIOD]
+        lost = {task: self._reasons.get(task, CLOSED) for task in closed}
+        if self._silent_tasks(watched, _SILENCE):
+            lost |= dict.fromkeys(self._silent_tasks(watched, _SUSPECT_SECONDS), SILENT)
+        with self._changed:
+            if self._stopped.is_set():
+                # A lost task will not report its end, so `announce_end` must not wait for it.
+                for task in lost:
+                    self._peers[task].ended = True
+            self._changed.notify_all()
         if self._stopped.is_set():
-            with self._changed:
-                for task in lost.keys() & watched.keys():
-                    watched[task].ended = True
-                self._changed.notify_all()
             return
-        for task in [task for task, state in lost.items() if self._tolerates_loss(task, state)]:
-            self.lost_tasks[task] = to_terminal_line(f"{self._job.address(task)}: {lost.pop(task)}")
-        if any(task in suspects for task in lost):
-            lost = self.replace_by_sent_reasons(lost)
+        for task in [*lost]:
+            if self._tolerates_loss(task, self._peers[task].line is None):
+                state = f"{self._job.address(task)}: {lost.pop(task)}"
+                self.lost_tasks[task] = to_terminal_line(state)
+        if lost:
             self.lost_tasks |= lost
             self._fail_and_end(f"lost {self._job.states_text(lost)}")
-        late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
-        if late and now - self._start >= self._patience:
-            states = dict.fromkeys(late, "its server has not started")
-            states |= failed_probes(self._job, late, _ANSWER_SECONDS, self._ask)
-            missing = self._job.states_text(states)
+        late = [task for task, peer in self._peers.items() if peer.line and not peer.up]
+        if late and self._now >= self._patience:
+            missing = self._job.states_text(dict.fromkeys(late, "its server has not started"))
             self._fail_and_end(f"waited {self._patience:g} s for {missing}")
 
     def _end_if_stalled(self) -> None:
@@ -417,9 +392,8 @@ class Watchdog:
         """
         if self._stopped.is_set() or not self._once.acquire(blocking=False):
             return
-        message = self.own_suspension_text() or message
-        if self._job.is_chief:
-            self._send({"lost": message})
+        # A chief that was stopped hears from the others, when it continues, why they have ended.
+        self._send({"lost" if self._job.is_chief else "failed": message})
 
         def call_lost_callback() -> None:
             with contextlib.suppress(Exception):  # Even if the callback fails, exit.

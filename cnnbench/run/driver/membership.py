@@ -6,14 +6,13 @@ In a job with one process, this module does almost nothing.
 from __future__ import annotations
 
 import os
+import re
 import socket
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from cnnbench import lazy_tensorflow as tf
 from cnnbench.base.job import CONTROLLER, Job, Task
-from cnnbench.base.probe import NAMED, OK, probe_grpc_server, suspect_tasks, wait_for_servers
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, informative_line
 from cnnbench.plan import RunPlan
 from cnnbench.run.runtime import supervisor
@@ -28,8 +27,10 @@ _DISMISSAL_SECONDS = 60.0
 """Maximum time after a successful run in which other processes, which may be slow, must end."""
 _FAILURE_SECONDS = 5.0
 """Time in which other processes may fail for the same reason and report it."""
-_POLL_SECONDS = 0.1
 _LINGER_SECONDS = 10.0
+
+_NAMED = "named by TensorFlow"
+_TASK_OF_TENSORFLOW = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
 
 
 class JobMembership:
@@ -80,9 +81,9 @@ class JobMembership:
         self._tensorflow_connected = False
         self._culprits: dict[Task, str] = {}
 
-    def _tolerates_loss(self, task: Task, state: str) -> bool:
+    def _tolerates_loss(self, task: Task, closed: bool) -> bool:
         evaluates = self.activity is ProcessActivity.EVALUATION and task == self._job.workers[0]
-        return self._plan.place.tolerates_loss_of(task, state) and not evaluates
+        return self._plan.place.tolerates_loss_of(task, closed) and not evaluates
 
     @contextmanager
     def marking_activity(self, activity: ProcessActivity) -> Iterator[None]:
@@ -137,7 +138,7 @@ class JobMembership:
                 self._tensorflow_connected = True
             else:
                 devices = self._connect_chief(devices)
-                self._watchdog.announce_server_ready(all_tasks_ready=True)
+                self._watchdog.announce_server_ready()
         return devices
 
     def _connect_chief(self, devices: Devices) -> Devices:
@@ -150,7 +151,7 @@ class JobMembership:
             # With the default of TensorFlow, a worker's step would wait until the worker has read
             # its next batch. ParameterServerStrategy sets the same variable.
             os.environ.setdefault("TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE", "False")
-        wait_for_servers(job, self._plan.params.cluster_timeout, self._tell)
+        self._watchdog.wait_for_servers()
         try:
             if self._plan.place.coordinated:
                 distribute.connect_ps_strategy(job)
@@ -196,14 +197,14 @@ class JobMembership:
     def serve_until_run_ends(self) -> RunEnding:
         """Loads TensorFlow, and runs a server for the chief until the chief ends the run."""
         self.connect()
-        chief, address = self._job.chief, self._job.address(self._job.chief)
+        chief = self._job.chief
         try:
             settings = self._plan.process_flags
             set_environment(settings)
             with self._port, without_info_lines():
                 server = start_server(settings, self._job)
             self._watchdog.announce_server_ready()
-            self._tell(f"serving {chief} ({address})")
+            self._tell(f"serving {self._job.named(chief)}")
             chief_ending = self._watchdog.wait_for_run_end()
         except BaseException as error:
             ending = RunEnding(ExitCode.FAILED, str(error) or "interrupted")
@@ -212,9 +213,7 @@ class JobMembership:
         self._watchdog.announce_end(chief_ending)
         if chief_ending.code == 0:
             # Servers end after the chief, because the chief's operations fail if it loses a server.
-            until = time.monotonic() + _LINGER_SECONDS
-            while time.monotonic() < until and probe_grpc_server(address, 1.0) == OK:
-                time.sleep(_POLL_SECONDS)
+            self._watchdog.wait_for_chief_to_leave(_LINGER_SECONDS)
         del server
         return chief_ending
 
@@ -239,14 +238,16 @@ class JobMembership:
         causes = (error, error.__cause__)
         if not any(isinstance(cause, unreachable) for cause in causes):
             return None
-        if own := self._watchdog.own_suspension_text():
-            return BenchmarkError(own)
-        lost = suspect_tasks(self._job, error)
+        lost = self._watchdog.explain_error(_FAILURE_SECONDS)
+        names = _TASK_OF_TENSORFLOW.findall(str(error))
+        named = [t for t in self._job.peers if (t.tensorflow_job, str(t.index)) in names]
         # The message of a cnnbench error is already clear, so only the lost processes are added to
         # it.
-        if not isinstance(error, unreachable):
-            lost = {task: state for task, state in lost.items() if state != NAMED}
-        self._culprits = lost = self._watchdog.replace_by_sent_reasons(lost, _FAILURE_SECONDS)
+        if not lost and isinstance(error, unreachable):
+            lost = dict.fromkeys(named, _NAMED)
+        # The processes that TensorFlow names come first.
+        self._culprits = {**{task: lost[task] for task in named if task in lost}, **lost}
+        lost = self._culprits
         return BenchmarkError(f"lost {self._job.states_text(lost)}") if lost else None
 
     @contextmanager

@@ -102,10 +102,6 @@ class StallDetector:
             limit = stall_time_limit(self._limit, self._longest, _is_in_steps(progress))
         return progress._replace(idle=idle, stalled=idle > limit)
 
-    def exclude_suspension(self, seconds: float) -> None:
-        """Subtracts the seconds of a suspension of the process from the time without progress."""
-        self._since += seconds
-
 
 def _is_in_steps(progress: ProcessProgress) -> bool:
     return progress.steps > 0 and progress.doing in (ProcessActivity.STEP, ProcessActivity.INPUT)

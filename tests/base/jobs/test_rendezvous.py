@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 from forked import finished, until
 
-from cnnbench.base import probe, rendezvous, star
+from cnnbench.base import rendezvous, star
 from cnnbench.base.launcher import LauncherRanks
 from cnnbench.base.message import pack, receive
 from cnnbench.base.ports import ReservedPorts
@@ -114,7 +114,7 @@ def test_other_programs_do_no_harm(place):
 @pytest.mark.parametrize("name", ["task", "fact"])
 def test_a_long_text_of_another_program_does_no_harm(place, limits, name):
     """It is told to those that wait, and must not be too long for them."""
-    limits(probe, REPORT_SECONDS=0.05)
+    limits(star, REPORT_SECONDS=0.05)
     text = "\xe9" * 1_900_000  # In JSON, rank 0 would write it with three times as many bytes.
     values = {"task": text} if name == "task" else {"task": "rank 2", "facts": {"size": text}}
     own = {"cnnbench handshake": 1, "facts": {}, "node": "", "port": 1, "star": 1, **values}
@@ -134,7 +134,7 @@ def test_a_long_text_of_another_program_does_no_harm(place, limits, name):
 
 
 def test_who_does_not_come_is_named(place, limits):
-    limits(probe, REPORT_SECONDS=0.05)
+    limits(star, REPORT_SECONDS=0.05)
     said = []
     with pytest.raises(BenchmarkError, match=f"^rank 0: .* 0.2 s .* 1,2 at {place}"):
         exchange_addresses(ranks(0, 3), place, 0.2, said.append)
@@ -253,7 +253,7 @@ def test_rank_0_ends_after_it_has_confirmed_a_call(place):
 
 
 def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place, limits):
-    limits(probe, REPORT_SECONDS=0.1)
+    limits(star, REPORT_SECONDS=0.1)
     said = []
     with ThreadPoolExecutor(3) as pool:
         first, second = (
@@ -306,7 +306,7 @@ def test_ports_and_ranks_are_checked(place, capfd):
     "hosts", [5, "abc", ["a:1", "b:2"], ["a:1", "b:2", "c"], ["a:1", "b:2", 3], {"a:1": 1}, None]
 )
 def test_lists_of_addresses_are_checked(place, hosts, limits):
-    limits(probe, RETRY_SECONDS=0.01)
+    limits(star, RETRY_SECONDS=0.01)
 
     def answer():
         with socket.create_server(("localhost", int(place.split(":")[1]))) as server:

@@ -22,7 +22,6 @@ from worker_runs import saved_values
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.base.job import Task
-from cnnbench.base.probe import REFUSED, SILENT
 from cnnbench.data.synthetic import draw_synthetic_rows
 from cnnbench.errors import BenchmarkError
 from cnnbench.plan import make_plan, parse_run
@@ -38,10 +37,10 @@ JOB = ("--job_name=controller", *HOSTS)
 def test_the_others_go_on_without_a_worker_that_is_gone_but_not_without_one_that_is_silent():
     spares = parse_run([MODE, *JOB]).place.tolerates_loss_of
     worker = Task("worker", 1)
-    assert spares(worker, REFUSED)
-    assert not spares(worker, SILENT)
-    assert not spares(Task("ps"), REFUSED)
-    assert not spares(Task("controller"), REFUSED)
+    assert spares(worker, ended=True)
+    assert not spares(worker, ended=False)
+    assert not spares(Task("ps"), ended=True)
+    assert not spares(Task("controller"), ended=True)
 
 
 class TestLoop:

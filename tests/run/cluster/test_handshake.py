@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from cnnbench.base import probe, star
+from cnnbench.base import star
 from cnnbench.base.job import Job, Task
 from cnnbench.base.message import pack, receive
 from cnnbench.errors import BenchmarkError
@@ -46,7 +46,7 @@ def jobs():
 
 @pytest.fixture(autouse=True)
 def _impatient(limits):
-    limits(probe, RETRY_SECONDS=0.05, REPORT_SECONDS=0.3)
+    limits(star, RETRY_SECONDS=0.05, REPORT_SECONDS=0.3)
     limits(star, FOREIGN_SECONDS=1.0)
     limits(handshake, _PORT_SECONDS=0.5)
 

@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.base import probe
 from cnnbench.base.interrupts import begin_command, conclude_command, handling_signals
 from cnnbench.base.job import Job, Task
 from cnnbench.base.ports import ReservedPorts
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError
 from cnnbench.flags import Params
 from cnnbench.plan import check_flags
-from cnnbench.run import handshake
+from cnnbench.run import handshake, watchdog
 from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import JobMembership
 from cnnbench.run.driver.shared_interrupts import SharedInterrupts
@@ -77,7 +76,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
     # They have met, and nobody watches.
     joining._port = _reserved(own)
     joining._watchdog = SimpleNamespace(
-        announce_server_ready=lambda **_: None, announce_ready_together=lambda: None
+        announce_server_ready=lambda: None, announce_ready_together=lambda: None
     )
     devices = Devices(job=job, numbers=(), intra_threads=0, inter_threads=0)
     if fails:
@@ -95,24 +94,6 @@ def _reserved(address):
     return reserved
 
 
-@pytest.fixture
-def answering():
-    """The address of what answers as a server of gRPC does."""
-    with socket.create_server(("localhost", 0)) as server:
-
-        def answer():
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = server.accept()
-                    with connection:
-                        connection.recv(100)
-                        connection.sendall(b"\0\0\6\4" + b"\0" * 11)
-
-        threading.Thread(target=answer, daemon=True).start()
-        yield f"localhost:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
-
-
 def membership_in(job, kind=JobMembership):
     setup = check_flags(Params())
     place = dataclasses.replace(setup.place, job=job)
@@ -128,28 +109,37 @@ def test_an_activity_lasts_as_long_as_its_block():
     assert alone.activity is ProcessActivity.START
 
 
-@pytest.mark.parametrize("answers", [True, False])
-@pytest.mark.parametrize("wrapped", [True, False])
-def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answering, limits):
-    """Also where an error says what failed for it, such as a checkpoint."""
-    limits(membership, _FAILURE_SECONDS=0.2)
-    own, other = f"localhost:{port}", answering if answers else "localhost:1"
-    job = Job(task=Task("worker"), worker_addresses=(own, other))
+ERROR = "from /job:worker/replica:0/task:1: recvmsg:Connection reset by peer"
+HOSTS = ("localhost:1", "localhost:2", "localhost:3")
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "wrapped", "named"),
+    [
+        (ERROR, {}, False, {1: "named by TensorFlow"}),
+        (ERROR, {}, True, {}),  # such as a checkpoint that cannot be written
+        (ERROR, {1: watchdog.CLOSED}, True, {1: watchdog.CLOSED}),
+        (ERROR, {2: "diverged", 1: watchdog.CLOSED}, False, {1: watchdog.CLOSED, 2: "diverged"}),
+        ("Socket closed", {2: watchdog.SILENT}, False, {2: watchdog.SILENT}),
+        ("Socket closed", {}, False, {}),
+        ("/job:worker/replica:0/task:0 says /job:gone/replica:0/task:7", {}, False, {}),
+    ],
+)
+def test_a_lost_process_is_named_for_an_error_of_tensorflow(text, known, wrapped, named):
+    """First those that TensorFlow names."""
+    job = Job(task=Task("worker"), worker_addresses=HOSTS)
     one = membership_in(job)
     one._tensorflow_connected = True
-    one._watchdog.adopt_connections({})
-    text = "from /job:worker/replica:0/task:1: recvmsg:Connection reset by peer"
+    states = {Task("worker", number): state for number, state in known.items()}
+    one._watchdog = SimpleNamespace(explain_error=lambda seconds: states, lost_tasks={})
     error = cause = tf.errors.UnavailableError(None, None, text)
     if wrapped:
         error = BenchmarkError(f"no checkpoint could be written: {text}")
         error.__cause__ = cause
     found = one.explain_by_lost_process(error)
-    if wrapped and answers:
-        assert (found, one.lost_tasks()) == (None, {})
-        return
-    state = probe.NAMED if answers else probe.REFUSED
-    assert str(found) == f"lost worker:1 ({other}): {state}"
-    assert one.lost_tasks() == {"worker:1": state}
+    listed = "; ".join(f"worker:{n} ({HOSTS[n]}): {state}" for n, state in named.items())
+    assert (str(found) if found else "") == (f"lost {listed}" if named else "")
+    assert one.lost_tasks() == {f"worker:{n}": state for n, state in named.items()}
 
 
 @pytest.mark.parametrize("explained", [True, False])
@@ -168,18 +158,13 @@ def test_the_record_has_the_error_that_the_run_ends_with(explained):
     assert error.__cause__ is (defect if explained else None)
 
 
-def test_errors_of_this_process_name_no_other(monkeypatch):
+def test_errors_of_this_process_name_no_other():
     job = Job(task=Task("worker"), worker_addresses=("localhost:1", "localhost:2"))
     one, unavailable = membership_in(job), tf.errors.UnavailableError(None, None, "lost")
     assert one.explain_by_lost_process(unavailable) is None  # TensorFlow is not connected
     one._tensorflow_connected = True
     assert one.explain_by_lost_process(tf.errors.NotFoundError(None, None, "lost")) is None
     assert one.explain_by_lost_process(ValueError("lost")) is None
-    monkeypatch.setattr(one._watchdog, "own_suspension_text", lambda: "this one was suspended")
-    assert one.explain_by_lost_process(ValueError("lost")) is None
-    found = one.explain_by_lost_process(unavailable)
-    assert isinstance(found, BenchmarkError)
-    assert str(found) == "this one was suspended"
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -280,10 +265,10 @@ def test_the_worker_that_evaluates_is_needed(monkeypatch):
     one = membership_in(job)
     first, second = job.workers
     tolerates = made["tolerates_loss"]
-    assert tolerates(first, probe.REFUSED)
+    assert tolerates(first, True)
     with one.marking_activity(ProcessActivity.EVALUATION):
-        assert not tolerates(first, probe.REFUSED)
-        assert tolerates(second, probe.REFUSED)
+        assert not tolerates(first, True)
+        assert tolerates(second, True)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
@@ -300,41 +285,33 @@ def test_a_controller_gets_the_devices_that_its_workers_have(kind, lost, monkeyp
     )
     fake = SimpleNamespace(config=config, errors=tf.errors, train=tf.train)
     monkeypatch.setattr(membership, "tf", fake)
-    monkeypatch.setattr(membership, "wait_for_servers", lambda *_: None)
     monkeypatch.setattr(supervisor.state, "connected", False)
     one = membership_in(job)
-    one._watchdog = SimpleNamespace(announce_server_ready=lambda **of: ready.append(of))
+    one._watchdog = SimpleNamespace(
+        wait_for_servers=lambda: ready.append("others"),
+        announce_server_ready=lambda: ready.append("own"),
+    )
     devices = Devices(job=job, numbers=(), intra_threads=3, inter_threads=0)
     if lost:
         with pytest.raises(BenchmarkError, match="1 devices"):
             one.connect_tensorflow(devices)
-        assert not ready
+        assert ready == ["others"]
         return
     found = one.connect_tensorflow(devices)
     assert found.job.tower_devices == tuple(names)
     assert found.intra_threads == 3
-    assert ready == [{"all_tasks_ready": True}]
+    assert ready == ["others", "own"]
     assert supervisor.state.connected
     (job_and_task,) = connected
     expected = {"worker": ["a:1", "b:1"], "chief": ["c:1"]}
     assert job_and_task == (expected, {"job_name": "chief", "task_index": 0})
 
 
-@pytest.mark.parametrize(("code", "answers", "asks"), [(0, 2, 3), (0, 10**9, None), (4, 10**9, 0)])
-def test_a_server_stays_until_its_chief_has_gone(code, answers, asks, monkeypatch, limits):
-    limits(membership, _LINGER_SECONDS=20.0 if asks else 0.1, _POLL_SECONDS=0.01)
-    asked, told = [], []
-
-    def ask(address, timeout):
-        asked.append((address, timeout))
-        return probe.OK if len(asked) <= answers else probe.REFUSED
-
-    for name, stand_in in (
-        ("probe_grpc_server", ask),
-        ("start_server", lambda settings, job: object()),
-        ("set_environment", lambda settings: None),
-    ):
-        monkeypatch.setattr(membership, name, stand_in)
+@pytest.mark.parametrize(("code", "waits"), [(0, True), (4, False)])
+def test_a_server_stays_until_its_chief_has_gone(code, waits, monkeypatch):
+    told = []
+    monkeypatch.setattr(membership, "start_server", lambda settings, job: object())
+    monkeypatch.setattr(membership, "set_environment", lambda settings: None)
     ending = RunEnding(code, "why")
     job = Job(task=Task("worker", 1), worker_addresses=("a:1", "b:1"))
     one = membership_in(job)
@@ -343,11 +320,10 @@ def test_a_server_stays_until_its_chief_has_gone(code, answers, asks, monkeypatc
         announce_server_ready=lambda: told.append("ready"),
         wait_for_run_end=lambda: ending,
         announce_end=lambda end: told.append(end),
+        wait_for_chief_to_leave=told.append,
     )
     assert one.serve_until_run_ends() == ending
-    assert told == ["ready", ending]
-    assert set(asked) <= {("a:1", 1.0)}
-    assert len(asked) == asks if asks is not None else len(asked) > 0
+    assert told == ["ready", ending, *([membership._LINGER_SECONDS] * waits)]
 
 
 @pytest.mark.parametrize(
