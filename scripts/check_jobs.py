@@ -114,8 +114,12 @@ class Process:
 
     def kill(self) -> None:
         """Kills the whole process group with SIGKILL."""
+        self.send(signal.SIGKILL)
+
+    def send(self, number: int) -> None:
+        """Sends a signal to the whole process group."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
+            os.killpg(self.popen.pid, number)
 
 
 def last_line(text: str) -> str:
@@ -271,7 +275,7 @@ def results(lab: Lab, layout: Layout, name: str, index: int) -> list[str]:
     return [f"--result_json={lab.record_path}"] if (name, index) == chief else []
 
 
-def by_tf_config(lab: Lab, cluster: Mapping[str, int], layout: Layout) -> list[Process]:
+def by_tf_config(lab: Lab, cluster: Mapping[str, int], layout: Layout, *more: str) -> list[Process]:
     """Starts a job that TF_CONFIG describes, with this number of tasks of each type."""
     names = [(name, index) for name, number in cluster.items() for index in range(number)]
     addresses: dict[str, list[str]] = {}
@@ -280,7 +284,8 @@ def by_tf_config(lab: Lab, cluster: Mapping[str, int], layout: Layout) -> list[P
     processes = []
     for at, (name, index) in enumerate(names):
         config = {"cluster": addresses, "task": {"type": name, "index": index}}
-        words = [*CNNBENCH, "--cluster=tf_config", *layout.flags()]
+        words = [*CNNBENCH, "--cluster=tf_config", *layout.flags(), *more]
+        words += ["--eval", "--eval_interval_secs=1"] if name == "evaluator" else []
         chief = "chief" if "chief" in cluster else "worker"
         words += [f"--result_json={lab.record_path}"] if (name, index) == (chief, 0) else []
         env = {"TF_CONFIG": json.dumps(config)}
@@ -487,6 +492,17 @@ def _(lab: Lab) -> None:
     )
 
 
+@row("TF_CONFIG, a chief, a worker and an evaluator")
+def _(lab: Lab) -> None:
+    cluster = {"chief": 1, "worker": 1, "evaluator": 1}
+    folder = lab.folder / "training"
+    *trained, evaluator = by_tf_config(lab, cluster, RING2, f"--train_dir={folder}")
+    check_trained(lab, trained, RING2)
+    wait([evaluator], 60)
+    check_codes([evaluator], 0)
+    evaluator.wait_for(r"the training has ended \(ok\)")
+
+
 # Mistakes: each one reaches every process.
 
 _RUNNING = r"\d images/sec|images/sec:"
@@ -633,6 +649,34 @@ def _(lab: Lab) -> None:
     processes[0].kill()
     wait(processes[1:], 45)
     check_codes(processes[1:], 4)
+
+
+def stops(name: str, layout: Layout, victim: int, *, quick: bool = False) -> None:
+    """Adds a row: a process is stopped in a step, and continued after the job has ended."""
+
+    @row(f"SIGSTOP of {name} in a step", quick=quick)
+    def check(lab: Lab) -> None:
+        processes = by_flags(lab, layout, steps=100_000)
+        processes[0].wait_for(_RUNNING)
+        stopped = processes.pop(victim)
+        stopped.send(signal.SIGSTOP)
+        task = ":".join(map(str, layout.tasks()[victim]))
+        try:
+            if victim:
+                check_lost(lab, processes, task, 60)
+            else:
+                wait(processes, 60)
+                check_codes(processes, 4)
+        finally:
+            stopped.send(signal.SIGCONT)
+        wait([stopped], 30)
+        check_codes([stopped], 4)
+
+
+stops("a worker", RING3, 2)
+stops("the chief", RING3, 0)
+stops("a worker, one process computes", SERVED, 1)
+stops("the chief, one process computes", SERVED, 0)
 
 
 @row("a cable pulled in a step")

@@ -117,7 +117,7 @@ class Watchdog:
         self._clock = clock
         self.lost_tasks: dict[Task, str] = {}
         self._peers: dict[Task, _PeerConnection] = {}
-        # For each task that fails, the reason that it has sent.
+        # For each task that fails or is lost, the reason.
         self._reasons: dict[Task, str] = {}
         self._selector = selectors.DefaultSelector()
         self._up = False
@@ -201,11 +201,13 @@ class Watchdog:
 
         def causes() -> dict[Task, str]:
             silent = self._silent_tasks(self._peers, _SUSPECT_SECONDS)
-            states = dict.fromkeys(silent, SILENT) | self._reasons
+            states = self._with_own(dict.fromkeys(silent, SILENT) | self._reasons)
             return {task: state for task, state in states.items() if task not in self.lost_tasks}
 
         with self._changed:
-            return self._changed.wait_for(causes, timeout) or dict(self._reasons)
+            states = self._changed.wait_for(causes, timeout) or self._with_own({**self._reasons})
+        self._report_silent(states)
+        return states
 
     def send_and_check_progress(self) -> None:
         """Sends the progress of this process, and checks the reports of the other processes."""
@@ -289,7 +291,7 @@ class Watchdog:
         with self._changed:
             if "failed" in message:
                 if self._job.is_chief:
-                    self._send({**message, "task": str(task)}, except_to=task)
+                    self._send({"task": str(task), **message}, except_to=task)
                 failed = self._task_named(str(message.get("task")), task)
                 self._reasons[failed] = to_terminal_line(str(message["failed"]))
             elif "end" in message:
@@ -337,6 +339,19 @@ class Watchdog:
         before = self._now - seconds
         return [t for t, p in peers if p.line and p.up and not p.ended and p.heard < before]
 
+    def _with_own(self, lost: dict[Task, str]) -> dict[Task, str]:
+        """Returns what the others have said of this process, if they have ended without it, such as
+        after a stop of this process; else `lost`.
+        """
+        own = self._job.task
+        return {own: self._reasons[own]} if lost and own in self._reasons else lost
+
+    def _report_silent(self, lost: Mapping[Task, str]) -> None:
+        """Tells all other tasks, and silent ones when they continue, who is silent."""
+        for task, state in lost.items():
+            if state == SILENT and task != self._job.task:
+                self._send({"failed": state, "task": str(task)})
+
     def _handle_losses(self) -> None:
         """Ends this process if the job cannot continue without the lost tasks."""
         watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.lost_tasks}
@@ -356,7 +371,8 @@ class Watchdog:
             if self._tolerates_loss(task, self._peers[task].line is None):
                 state = f"{self._job.address(task)}: {lost.pop(task)}"
                 self.lost_tasks[task] = to_terminal_line(state)
-        if lost:
+        if lost := self._with_own(lost):
+            self._report_silent(lost)
             self.lost_tasks |= lost
             self._fail_and_end(f"lost {self._job.states_text(lost)}")
         late = [task for task, peer in self._peers.items() if peer.line and not peer.up]
@@ -392,8 +408,8 @@ class Watchdog:
         """
         if self._stopped.is_set() or not self._once.acquire(blocking=False):
             return
-        # A chief that was stopped hears from the others, when it continues, why they have ended.
-        self._send({"lost" if self._job.is_chief else "failed": message})
+        if self._job.is_chief:
+            self._send({"lost": message})
 
         def call_lost_callback() -> None:
             with contextlib.suppress(Exception):  # Even if the callback fails, exit.

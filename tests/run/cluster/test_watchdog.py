@@ -380,9 +380,8 @@ def test_one_that_was_stopped_for_too_long_hears_why_the_job_has_ended(cluster, 
     assert (third.messages, third.codes) == ([message], [4])
     one.go_on()
     job.run(10)
-    assert one.codes == [4]
-    (own,) = one.messages
-    assert message in own
+    assert (one.messages, one.codes) == ([message], [4])
+    assert one.dog.explain_error(0.0) == {stopped: SILENT}
 
 
 def test_a_stop_of_all_is_no_loss(cluster):
