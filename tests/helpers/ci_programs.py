@@ -11,7 +11,7 @@ from typing import NamedTuple
 # Compares the numbers in the file `speed` of the merge base and of the head, as cnnbench gate
 # compares measured speeds. Writes the words of the command line and both numbers into the
 # comment, so that tests see what was compared.
-_GATE = """#!{python}
+_GATE = """#!{python} -IS
 import json, pathlib, subprocess, sys
 
 def git(*words):
