@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.version import __version__
@@ -61,3 +62,10 @@ def __getattr__(name: str) -> Any:
     if name in _MODULE_OF_NAME:
         return getattr(import_module(_MODULE_OF_NAME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def import_result_views() -> ModuleType:
+    """Imports the module that shows results as text, tables and DataFrames. This package may import
+    all layers, so classes of lower layers ask it.
+    """
+    return import_module("cnnbench.judge.notebook")

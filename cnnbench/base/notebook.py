@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import cnnbench
 from cnnbench.base.escapes import to_plain_line
 from cnnbench.base.text import shortened
 
@@ -44,5 +44,4 @@ def short_repr(result: object, text: str) -> str:
 
 
 def _import_views() -> ModuleType:
-    # Imported by name, because this module belongs to a higher layer.
-    return import_module("cnnbench.judge.notebook")
+    return cnnbench.import_result_views()

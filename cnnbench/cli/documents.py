@@ -17,11 +17,14 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cnnbench.base import plugins
 from cnnbench.base.document.markdown import markdown_table, replace_marked_table
 from cnnbench.base.text import compact_number, format_bytes
+from cnnbench.cli import commands
 from cnnbench.data import dataset_names, find_dataset
 from cnnbench.errors import FlagError
 from cnnbench.judge.metrics.policy import Policy
@@ -37,7 +40,6 @@ from cnnbench.records.codec import (
     Document,
     Json,
     document_keys,
-    load_documents,
 )
 from cnnbench.records.metric import ALL, RUN, SUMMARY, Metric, Summary
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
@@ -55,7 +57,8 @@ _FLAGS = "flag, modes that refuse it, reason"
 
 _MODEL_PACKAGE = "cnnbench.models."
 
-load_documents()
+for _name in plugins.submodule_names(commands):
+    import_module(f"{commands.__name__}.{_name}")  # registers the documents that it writes
 
 
 def _table(titles: str, rows: Iterable[Sequence[str]], numbers_from: int = 99) -> str:

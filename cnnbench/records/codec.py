@@ -25,12 +25,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timezone
 from enum import Enum
-from importlib import import_module
 from numbers import Integral, Real
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from cnnbench.base import plugins
 from cnnbench.base.files import parse_json
 from cnnbench.base.text import shortened
 
@@ -418,12 +416,9 @@ def dataclass_from_sources(cls: type[T], *sources: object, **own: Any) -> T:
 # The registry of documents: their classes, and the commands that write them.
 
 DOCUMENTS: dict[str, tuple[type[Any], str]] = {}
-"""The class of each document, and the command that writes it, by the name of the schema.
-`load_documents` completes the table.
+"""The class of each document, and the command that writes it, by the name of the schema. A class is
+in the table as soon as its module was imported.
 """
-
-# The commands belong to a higher layer, so they are imported by name.
-_COMMANDS = "cnnbench.cli.commands"
 
 
 def json_document(written_by: str, name: str = "") -> Callable[[C], C]:
@@ -439,20 +434,6 @@ def json_document(written_by: str, name: str = "") -> Callable[[C], C]:
         return cls
 
     return register
-
-
-@functools.cache
-def load_documents() -> None:
-    """Registers all documents of cnnbench, by importing the modules of all commands."""
-    for name in plugins.submodule_names(import_module(_COMMANDS)):
-        import_module(f"{_COMMANDS}.{name}")
-
-
-def is_kind_of_document(kind: str) -> bool:
-    """Whether cnnbench writes such documents. Loads all documents if the kind is unknown."""
-    if kind not in DOCUMENTS:
-        load_documents()
-    return getattr(DOCUMENTS.get(kind, (None,))[0], "kind", None) == kind
 
 
 # Checks of the range that records accept for times, sizes and rates.

@@ -17,7 +17,7 @@ from cnnbench.base.text import count_text
 from cnnbench.errors import PathError
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import TuneDocument
-from cnnbench.records.codec import OPTIONAL, Document, is_kind_of_document, json_document
+from cnnbench.records.codec import OPTIONAL, Document, json_document
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.profiles import StepProfile
 from cnnbench.records.roofline import Roofline
@@ -298,10 +298,10 @@ def read_result(
         content = json_from_content(path, read_file(path) if data is None else data)
         kind = content.get("kind") if isinstance(content, dict) and "schema" in content else None
         kind = kind if isinstance(kind, str) else RunRecord.kind
-        if kind not in _KINDS and is_kind_of_document(kind):
+        if kind not in _KINDS:
             other = f"contains a document of the kind {kind!r}, not a run record"
             return SkippedFile(path, other, defect=False)
-        form = _KINDS.get(kind, RunRecord)
+        form = _KINDS[kind]
         with converting_parse_errors(path, _NAMES[form]):
             return form.from_dict(content)
     except PathError as error:

@@ -8,11 +8,8 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.errors import FlagError
-from cnnbench.records.codec import load_documents
 from cnnbench.records.files import OutputFile, check_outputs
 from cnnbench.records.measurements import Measurements
-
-load_documents()  # all commands, whose documents are no results
 
 
 @pytest.mark.parametrize("way", ["plain", "symbolic", "hard"])
