@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cnnbench.base import plugins
+from cnnbench.campaigns.ab.root_paths import hint_of_root
 from cnnbench.campaigns.ab.side import AbSide
 from cnnbench.campaigns.launch import JobLayout, resolve_run
 from cnnbench.campaigns.processes import (
@@ -88,7 +89,8 @@ def resolve_flags(side: AbSide, name: str = "") -> AbSide:
         code = side.code_name
         if side.revision and side.commit and not side.commit.startswith(side.revision):
             code = f"{side.revision}, {code}"
-        raise UsageError(f"side {name} ({code}): {error}" if name and code else str(error))
+        error = f"{error}{hint_of_root(side, error)}"
+        raise UsageError(f"side {name} ({code}): {error}" if name and code else error)
     return replace(side, resolved=resolved)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cnnbench.base.locks import lock_folder
 from cnnbench.base.terminal import print_notice, print_warning
+from cnnbench.campaigns.ab.root_paths import flags_from_root
 from cnnbench.campaigns.ab.same_code import find_same_code
 from cnnbench.campaigns.ab.side import AbSide, check_flags_of_commit
 from cnnbench.campaigns.processes import is_leftover
@@ -30,10 +31,22 @@ from cnnbench.cli.commands.command_lines import (
 )
 from cnnbench.cli.commands.sides import SideFlags
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags import flag, flag_sections, redeclare_flag, specs_of, split_at_double_dash
+from cnnbench.flags import (
+    flag,
+    flag_sections,
+    redeclare_flag,
+    specs_of,
+    split_at_double_dash,
+    split_command_line,
+)
 from cnnbench.judge.compare import Comparison
 from cnnbench.judge.metrics.rules import Rules
-from cnnbench.judge.metrics.rules_file import rules_flag_at_commit
+from cnnbench.judge.metrics.rules_file import (
+    NO_RULES,
+    RulesFile,
+    path_from_root,
+    rules_flag_at_commit,
+)
 from cnnbench.machine import repository
 from cnnbench.machine.repository import (
     GitError,
@@ -134,7 +147,7 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(f"{of_one_gate[0]}: {reason}")
         GateFlags(**values).check_values()
         own = replace_flags(split_at_double_dash(argv)[0], _SPECS, ("init",))
-        _write_ci_files(values["init"], [*own, "--", *(common or _EXAMPLE)])
+        _write_ci_files(values["init"], own, common or _EXAMPLE)
         if not common:
             print_notice(f"the files measure {' '.join(_EXAMPLE)}: replace this by your own flags")
         return ExitCode.OK
@@ -267,17 +280,21 @@ def _results_folder(results: str | None, is_resumed: bool) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_ci_files(system: str, flags: Sequence[str]) -> None:
+def _write_ci_files(system: str, own: Sequence[str], common: Sequence[str]) -> None:
     """Writes the files of a CI system into the repository. Raises an error if a file exists.
 
-    `flags` contains flags of a gate, then "--" and flags of runs.
+    `own` contains flags of a gate, and `common` flags of runs. CI jobs start in the root of the
+    repository, so paths are written as they count from there.
     """
     try:
         top = Path(git("rev-parse", "--show-toplevel"))
+        if "\n" in "".join([*own, *common]):
+            raise UsageError(f"--init={system}: a flag contains a line break")
+        flags = [*_rules_from_root(own), "--", *flags_from_root(common)]
+        if changed := [word for word in flags if word not in (*own, "--", *common)]:
+            print_notice(f"paths count from the root of the repository: {shlex.join(changed)}")
     except GitError as error:
         raise UsageError(f"--init={system}: needs a git repository: {error}") from None
-    if "\n" in "".join(flags):
-        raise UsageError(f"--init={system}: a flag contains a line break")
     values = {"@CNNBENCH@": shlex.quote(_pip_requirement()), "@FLAGS@": shlex.join(flags)}
     if system == "jenkins":  # Groovy strings need escape characters.
         values = {
@@ -285,6 +302,24 @@ def _write_ci_files(system: str, flags: Sequence[str]) -> None:
         }
     templates = {top / name: f"ci/{template}" for template, name in _CI_FILES[system].items()}
     write_init_files(system, templates, values)
+
+
+def _rules_from_root(own: Sequence[str]) -> list[str]:
+    """Returns the flags of a gate with a value of --rules that selects, in the root of the
+    repository, the file that a gate in the current folder reads.
+    """
+    specs = [spec for spec in _SPECS if spec.name == "rules"]
+    texts, _ = split_command_line(own, {spec.name: spec for spec in specs})
+    given = texts.get("rules", [""])[-1]
+    file = RulesFile.parse(given)
+    rules = given
+    if not given and git("rev-parse", "--show-prefix"):
+        with contextlib.suppress(GitError):  # Nothing is committed.
+            found = RulesFile.parse(rules_flag_at_commit(find_commit_hash("HEAD"), None)).path
+            rules = found if "/" in found else ""  # A gate in the root finds the rules there.
+    elif given not in ("", NO_RULES) and file.commit is None:
+        rules = path_from_root(file.path) or given
+    return replace_flags(own, specs, ("rules",), [f"--rules={rules}"] if rules else [])
 
 
 def _pip_requirement() -> str:

@@ -140,7 +140,7 @@ def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
     given = RulesFile.parse(flag_value)
     if flag_value == NO_RULES or given.commit is not None:
         return flag_value
-    path = _repo_path(given.path)
+    path = path_from_root(given.path)
     if path is None:
         return flag_value
     file = RulesFile(path=path, commit=commit)
@@ -150,7 +150,7 @@ def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
     return str(file)
 
 
-def _repo_path(path: str) -> str | None:
+def path_from_root(path: str) -> str | None:
     """Returns the path of a file from the top of the repository; None if the file is outside.
 
     Links within the repository are not followed: a change could replace a file by a link to a file

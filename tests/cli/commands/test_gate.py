@@ -1,4 +1,7 @@
-"""cnnbench gate: two commits measured by a stand-in, and the files of CI systems."""
+"""cnnbench gate: two commits measured by a stand-in, and the files of CI systems.
+
+Tests cnnbench/campaigns/ab/root_paths.py.
+"""
 
 from __future__ import annotations
 
@@ -241,6 +244,7 @@ def test_a_branch_with_the_name_of_a_folder_is_a_branch(call, given, repository,
         (("--init=github", "--accept=x"), "--accept: --init"),
         (("--init=github", "--pairs=0"), "--pairs=0: "),
         (("--init=gitlab", "--", "--model=a\nb"), "--init=gitlab: "),
+        (("--init=github", "--", "--plugin=nest.py"), "--plugin=nest.py: "),
         (("main", "other"), "main and other"),
         (("main", "--results=fake.json"), "--results=fake.json: "),
     ],
@@ -263,6 +267,8 @@ OWN = ("--plugin=bench/nets.py", "--model=ours", "--result_label=it's=$x\\")
 
 def init(call, repository, system):
     """The files that --init writes, by their names."""
+    (repository / "bench").mkdir(exist_ok=True)
+    (repository / "bench/nets.py").touch()
     done = call("gate", *GATE, f"--init={system}", "--", *OWN)
     files = [Path(line) for line in done.out.splitlines()]
     return {str(file.relative_to(repository)): file.read_text() for file in files}
@@ -277,6 +283,91 @@ def test_files_of_ci_systems_are_complete_and_never_replaced(call, repository, s
         (repository / name).write_text("mine")
     assert f"--init={system}: " in call("gate", f"--init={system}", code=2).err
     assert {(repository / name).read_text() for name in made} == {"mine"}
+
+
+@pytest.fixture
+def subfolder(repository, git, monkeypatch):
+    """The current folder is tools/bench in the repository."""
+    names = ("nets.py", "own.keras", "images/a", "both.py", "flags")
+    files = dict.fromkeys([f"tools/bench/{name}" for name in names], "")
+    files |= {"tools/other.py": "", "both.py": "", "tools/cnnbench.toml": "rules = []"}
+    commit_files(repository, git, "a folder of many", **files)
+    monkeypatch.chdir(repository / "tools" / "bench")
+    return repository
+
+
+def flags_in_file(call, system, *words):
+    """The flags in a file of --init, which is removed, and what was printed on standard error."""
+    done = call("gate", f"--init={system}", *words)
+    files = [Path(line) for line in done.out.splitlines()]
+    text = files[0].read_text()
+    for file in files:
+        file.unlink()
+    (line,) = (line for line in text.splitlines() if "cnnbench gate" in line)
+    return shlex.split(line.partition("--results=gate ")[2].partition("||")[0]), done.err
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("--plugin=nets.py", "--plugin=tools/bench/nets.py"),
+        ("--plugin={}/tools/bench/nets.py", "--plugin=tools/bench/nets.py"),
+        ("--plugin=../other.py,nets.py", "--plugin=tools/other.py,tools/bench/nets.py"),
+        # Both exist: as in a gate, paths count from the root.
+        ("--plugin=both.py", "--plugin=both.py"),
+        ("--plugin=tools/other.py", "--plugin=tools/other.py"),
+        ("--model=keras:own.keras", "--model=keras:tools/bench/own.keras"),
+        ("--model=keras:ResNet50V2", "--model=keras:ResNet50V2"),
+        ("--data_dir=images", "--data_dir=tools/bench/images"),
+        ("--data_dir=/elsewhere", "--data_dir=/elsewhere"),
+        ("--flagfile=flags", "--flagfile=tools/bench/flags"),
+    ],
+)
+def test_paths_in_files_of_ci_systems_count_from_the_root(call, subfolder, given, written):
+    given, behind = given.format(subfolder), ["--batch_size=8"]
+    rules = "--rules=tools/cnnbench.toml"  # Those that a gate in this folder finds.
+    flags, printed = flags_in_file(call, "github", "--", given, *behind)
+    assert flags == [rules, "--", written, *behind]
+    assert (written in printed) == (given != written)
+    flags, _ = flags_in_file(call, "gitlab", "--", *given.split("=", 1), *behind)
+    assert flags == [rules, "--", *written.split("=", 1), *behind]
+
+
+def test_rules_in_files_of_ci_systems_count_from_the_root(call, subfolder, git, monkeypatch):
+    network = ["--", "--model=lenet"]
+    for system in ("github", "gitlab", "jenkins"):
+        for given, written in (
+            ("--rules=../cnnbench.toml", "--rules=tools/cnnbench.toml"),
+            ("--rules=none", "--rules=none"),
+            ("--rules=main:x.toml", "--rules=main:x.toml"),
+        ):
+            flags, _ = flags_in_file(call, system, given, "--pairs=8", *network)
+            assert flags == ["--pairs=8", written, *network]
+    git(subfolder, "mv", "tools/cnnbench.toml", "cnnbench.toml")
+    git(subfolder, "commit", "--quiet", "-m", "rules in the root")
+    assert flags_in_file(call, "github", *network)[0] == network
+    monkeypatch.chdir(subfolder)
+    assert flags_in_file(call, "github", *network)[0] == network
+
+
+@pytest.mark.parametrize("path", ["nest.py", "../../../outside.py"])
+def test_a_file_of_a_ci_system_without_its_plug_in_is_refused(call, subfolder, tmp_path, path):
+    (tmp_path / "outside.py").touch()
+    done = call("gate", "--init=github", "--", f"--plugin={path}", code=2)
+    assert f"--plugin={path}: " in done.err
+    assert "from the root" in done.err
+    assert not (subfolder / ".github").exists()
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_refused_plug_in_in_a_subfolder_is_named_from_the_root(call, subfolder, git):
+    git(subfolder, "branch", "base")
+    commit_files(subfolder, git, "changed", **{"tools/bench/nets.py": "# changed"})
+    found = "--plugin=nets.py: cannot be read: No such file or directory; paths count from the root"
+    done = call("gate", "base", "--", "--plugin=nets.py", "--model=tiny", code=2)
+    assert f"{found} of the repository: --plugin=tools/bench/nets.py\n" in done.err
+    done = call("gate", "base", "--", "--plugin=nest.py", "--model=tiny", code=2)
+    assert done.err.endswith("; paths count from the root of the repository\n")
 
 
 def commands(text):
