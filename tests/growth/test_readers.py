@@ -106,6 +106,27 @@ def test_hostile_text(name, shape, tmp_path):
     check_linear(prepare, SIZES.get(shape, 100_000))
 
 
+LARGE = 100 << 20
+FOREIGN = {
+    "words": b"Step 17 of 90: loss 0.123, val. loss 0.456 (12.5 s) - /data/images/x.png\n",
+    "speeds": b"Training speed images/sec: 123.4\n",
+    "models": b"I0101 10:00:00 Model: lenet with 17 images/s\n",
+    "digits": b"1234567890 ",
+    "JSON": b'{"name": "speed", "value": 3.5, "unit": null, "step": 100, "extras": []}\n',
+    "steps in JSON": b'INFO {"global_step": 5}\n',
+    "empty lines": b"\n",
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_large_foreign_file_is_soon_known_to_be_foreign(kind, tmp_path):
+    (tmp_path / "a.log").write_bytes((FOREIGN[kind] * (LARGE // len(FOREIGN[kind]) + 1))[:LARGE])
+    seconds = cpu_seconds(lambda: read_results(str(tmp_path / "a.log")))
+    assert seconds < 2
+    (skipped,) = read_results(str(tmp_path / "a.log"))[1]
+    assert skipped.reason == "no reader knows this kind of file"
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_files_with_lines_that_are_left_out(name, tmp_path):
     def prepare(count):

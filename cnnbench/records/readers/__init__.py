@@ -264,6 +264,7 @@ def is_amount(value: object) -> TypeGuard[float]:
 
 
 Read: TypeAlias = "Callable[[ResultFile], Iterable[RunRecord]]"
+IsAnywhere: TypeAlias = "Callable[[bytes], bool]"
 _R = TypeVar("_R", bound=Read)
 
 
@@ -274,11 +275,13 @@ class Reader(NamedTuple):
       name: name of the program, as in --reader.
       pattern: regular expression that matches the beginning of its files only.
       read: makes the records of a file.
+      is_anywhere: whether a file contains, at any place, a line that identifies its program.
     """
 
     name: str
     pattern: re.Pattern[bytes]
     read: Read
+    is_anywhere: IsAnywhere
 
 
 READERS: Registry[str, Reader] = Registry(
@@ -291,13 +294,22 @@ READERS: Registry[str, Reader] = Registry(
 """All readers by name. A file is read by the first reader whose pattern it matches."""
 
 
-def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
+def _nowhere(data: bytes) -> bool:
+    return False
+
+
+def register_reader(
+    name: str, pattern: bytes, is_anywhere: IsAnywhere = _nowhere
+) -> Callable[[_R], _R]:
     """Decorator that registers a function of a `ResultFile` as a reader.
 
     Args:
       name: name of the program.
       pattern: regular expression that is searched in the first 64 KiB of a file; ^ matches at every
         line.
+      is_anywhere: function of a whole file that no pattern matches, such as a log that begins with
+        the output of an installer: whether any line identifies the program. It must take less
+        than a second for 100 MB.
 
     Raises:
       UsageError: the name is already registered, or the pattern is invalid.
@@ -317,7 +329,7 @@ def register_reader(name: str, pattern: bytes) -> Callable[[_R], _R]:
                 f"reader {name!r}: {pattern!r} is not a regular expression: {error}"
             ) from None
         checked = interfaces.with_checked_results(read, Iterable[RunRecord], ("file",))
-        READERS.add(name, Reader(name, compiled, checked))
+        READERS.add(name, Reader(name, compiled, checked, is_anywhere))
         return read
 
     return register
@@ -345,7 +357,7 @@ def read_results(
     Args:
       path: path of the file.
       labels: labels of the records, in the form of --result_label.
-      reader: name of the reader; "" means the first one whose pattern the file matches.
+      reader: name of the reader; "" means the first one that knows the file.
 
     Raises:
       PathError: the file cannot be read.
@@ -353,9 +365,7 @@ def read_results(
     READERS.load_own()
     READERS.load_packages()
     file = ResultFile(path, read_file(path), labels)
-    beginning = file.data[:_BEGINNING]
-    fitting = (one for one in READERS.values() if one.pattern.search(beginning))
-    chosen = READERS[reader] if reader else next(fitting, None)
+    chosen = READERS[reader] if reader else _find_reader(file.data)
     if chosen is None:
         return (), (SkippedLine(path, 0, "no reader knows this kind of file"),)
     try:
@@ -370,3 +380,15 @@ def read_results(
     if not records and not file.skipped:
         return (), (SkippedLine(path, 0, f"contains no complete result of {chosen.name}"),)
     return records, tuple(sorted(file.skipped, key=lambda skipped: skipped.line))
+
+
+def _find_reader(data: bytes) -> Reader | None:
+    """The first reader whose pattern the beginning of a file matches or, if there is none, the
+    first that finds a line of its program anywhere in the file.
+    """
+    readers, beginning = [*READERS.values()], data[:_BEGINNING]
+    found = next((one for one in readers if one.pattern.search(beginning)), None)
+    if found is None and len(data) > len(beginning):
+        with plugins.reporting_plugin_errors(UsageError):
+            found = next((one for one in readers if one.is_anywhere(data)), None)
+    return found

@@ -81,7 +81,29 @@ _ONCE = re.compile("Generating training model$|Running warm up$|Done warm up$|to
 _UNKNOWN = ("commit", "step_seconds", "memory", "startup")
 
 
-@register_reader(PROGRAM, prefixed_pattern(rf"{_KNOWN}|total images/sec: "))
+_IDENTIFYING = re.compile(prefixed_pattern(rf"{_KNOWN}|total images/sec: "), re.MULTILINE)
+# Python searches a pattern that begins with a text quickly. Each line that `_IDENTIFYING` matches
+# contains one of these patterns, except lines of an unknown form.
+_MARKS = (
+    re.compile(rb"Model: {3,9}\S"),
+    re.compile(rb"images/sec: (?<=[\d \t][ \t]images/sec: )(?=\S{1,40} \+/- )"),
+    re.compile(rb"total images/sec: "),
+)
+_LONGEST_PREFIX = 250
+
+
+def _is_anywhere(data: bytes) -> bool:
+    """Whether a line of a file is a line of tf_cnn_benchmarks, possibly behind a prefix."""
+    for mark in _MARKS:
+        for match in mark.finditer(data):
+            begin = max(0, match.start() - _LONGEST_PREFIX)
+            start = data.rfind(b"\n", begin, match.start()) + 1
+            if (start or not begin) and _IDENTIFYING.match(data, start):
+                return True
+    return False
+
+
+@register_reader(PROGRAM, _IDENTIFYING.pattern, _is_anywhere)
 def read(file: ResultFile) -> Iterable[RunRecord]:
     """Creates a record for each run in a log of tf_cnn_benchmarks, with the printed values."""
     gpus = {int(place): name.decode() for place, name in _GPU.findall(file.data)}

@@ -35,6 +35,78 @@ def test_a_file_of_another_kind_is_named(tmp_path):
     assert read(tmp_path, '{"results": [') == ((), ["no reader knows this kind of file"])
 
 
+INSTALLER = "Collecting numpy>=1.26 (from cnnbench)\n" * 3000
+"""More than the 64 KiB in which patterns are searched."""
+
+FORMS = {
+    "header": TRAINING,
+    "launcher": "".join(f"[1,0]<stdout>:{line}\n" for line in TRAINING.splitlines()),
+    "rows": "1\timages/sec: 8.0 +/- 0.0 (jitter = 0.0)\t2.5\n",
+    "spaces": "1      images/sec: 8.0 +/- 0.0 (jitter = 0.0)\t2.5\n",
+    "total": f"{TRAINING.partition('Model:')[2]}",
+    "metrics": LOGGED,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_log_is_recognised_behind_any_number_of_other_lines(form, tmp_path):
+    alone, _ = read(tmp_path, FORMS[form])
+    behind, reasons = read(tmp_path, INSTALLER + FORMS[form])
+    assert "no reader knows this kind of file" not in reasons
+    assert len(behind) == len(alone) == 1
+    (one,), (other,) = alone, behind
+    for record in (one, other):
+        assert record.imported.values or record.imported.printed
+    assert (one.imported.values, one.imported.printed) == (
+        other.imported.values,
+        other.imported.printed,
+    )
+    assert (one.config.keys(), one.batch, one.status) == (
+        other.config.keys(),
+        other.batch,
+        other.status,
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'print("1\timages/sec: 8.0 +/- 0.0")',
+        "x" * 300 + " Model:       lenet",
+        "mean images/sec: 12.5",
+        'INFO: {"global_step": 5}',
+    ],
+)
+def test_a_line_that_does_not_begin_as_in_a_log_is_not_recognised(line, tmp_path):
+    for before in ("", INSTALLER):
+        assert read(tmp_path, f"{before}{line}\n") == ((), ["no reader knows this kind of file"])
+    heading = "run_id,started_at,status,model,flags\n"  # Only at the beginning of a table.
+    assert read(tmp_path, f"{INSTALLER}{heading}")[1] == ["no reader knows this kind of file"]
+
+
+PLUGIN = """
+from cnnbench.records.readers import register_reader
+
+def is_anywhere(data):
+    return data.endswith(b"own\\n") or bool(1 / (b"fault" not in data))
+
+@register_reader("own", b"^own$", is_anywhere)
+def read(file):
+    yield file.run("own", {"model": "lenet"}, values={"throughput": 2.0})
+"""
+
+
+def test_a_reader_of_a_plug_in_may_look_anywhere(call, tmp_path):
+    (tmp_path / "own.py").write_text(PLUGIN)
+    words = ("import", f"--plugin={tmp_path}/own.py", f"--results={tmp_path}/r", tmp_path / "a.log")
+    for text, code in (("own\n", 0), (f"{INSTALLER}own\n", 0), ("fault\n", 3)):
+        (tmp_path / "a.log").write_text(text)
+        call(*words, code=code)
+    (tmp_path / "a.log").write_text(f"{INSTALLER}fault\n")
+    done = call(*words, code=2)
+    assert "own.py:5: is_anywhere(): ZeroDivisionError" in done.err
+
+
 def test_a_file_without_a_result_is_named(tmp_path):
     records, (reason,) = read(tmp_path, "run_id,started_at,status,model,flags\n")
     assert not records
