@@ -6,6 +6,7 @@ may contain any text, so it is escaped.
 
 from __future__ import annotations
 
+import json
 import re
 
 # Matches characters that have a special meaning in Markdown, in HTML, or on GitHub.
@@ -23,7 +24,9 @@ _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 # CI services treat a line in a log as a command if it contains one of these prefixes: for Azure
 # Pipelines and TeamCity, "##vso[...]" or "##[...]" anywhere; for GitHub, "::error::" at the
 # beginning.
-_COMMAND = re.compile(r"#(?=#[\w.-]*\[)|^\s*:(?=:[\w-]+( .*)?::)")
+_COMMAND_OF_AZURE = r"#(?=#[\w.-]*\[)"
+_COMMAND = re.compile(rf"{_COMMAND_OF_AZURE}|^\s*:(?=:[\w-]+( .*)?::)")
+_COMMAND_IN_JSON = re.compile(_COMMAND_OF_AZURE)
 
 # If a cell begins with one of these characters (or its full-width form), a spreadsheet reads the
 # cell as a formula.
@@ -41,6 +44,14 @@ def to_plain_line(text: str) -> str:
 def disable_ci_commands(line: str) -> str:
     """Disables commands for CI services in a line by inserting a space into each command prefix."""
     return _COMMAND.sub(r"\g<0> ", line)
+
+
+def dump_json(value: object, indent: int | None = None) -> str:
+    """Converts a value to strictly valid JSON text. Commands for CI services in its texts are
+    disabled by an escape sequence, so a parser reads the same texts.
+    """
+    text = json.dumps(value, indent=indent, allow_nan=False)
+    return _COMMAND_IN_JSON.sub(r"\\u0023", text)
 
 
 def to_terminal_line(text: str) -> str:

@@ -55,7 +55,9 @@ _LONG = re.compile(rf"(?:https?|ftps?|ssh|git|git\+ssh|file)://(?:[^/]*@)?{_HOST
 _SHORT = re.compile(rf"(?:[^/:@]+@)?{_HOST}:{_PATH}")
 _OTHER = re.compile(rf"(?:\w+::)?[\w+.-]+://(?:[^/]*@)?{_HOST}(?::\d+)?(?P<path>)(?:[/?#][^@]*)?")
 
-_NO_PROGRAMS = (
+_SAFE_OPTIONS = (
+    # Commits and files are read as their hashes say, even if refs/replace names other objects.
+    "--no-replace-objects",
     "-c",
     "core.hooksPath=/dev/null",
     # The empty value switches the file system monitor off in every version of git. Old versions
@@ -123,10 +125,10 @@ def environment_for_git() -> dict[str, str]:
 
 def safe_git_command(folder: str | Path | None = None) -> list[str]:
     """Returns the beginning of a git command line: options that prevent git from running hooks and
-    a file system monitor.
+    a file system monitor, and from reading other objects in place of those with a hash.
     """
     place = [] if folder is None else ["-C", str(folder)]
-    return ["git", *place, *_NO_PROGRAMS]
+    return ["git", *place, *_SAFE_OPTIONS]
 
 
 def git(
@@ -152,11 +154,67 @@ def git(
         raise GitError(f"git {arguments[0]} takes more than {timeout:g} s") from None
     except OSError as error:
         raise GitError(f"git cannot be run: {error.strerror}") from None
+    except ValueError:  # A null character, or a character that has no bytes.
+        raise GitError("contains a character that git cannot read") from None
     if done.returncode != 0:
         raise GitError(
             git_error_reason(os.fsdecode(done.stderr)) or f"git {arguments[0]} finds nothing"
         )
     return done.stdout.decode(errors="replace").strip()
+
+
+def is_in_commit(commit: str, path: str) -> bool:
+    """Whether a commit contains a path from the top of the repository, directly or by links. Also
+    true if the path is, or leads through, a link that cannot be followed in the commit.
+    """
+    try:
+        found = _find_object(commit, path, "--batch-check")[0]
+    except GitError:
+        return False
+    return found not in ("missing", "notdir")
+
+
+def read_file_of_commit(commit: str, path: str) -> str:
+    """Reads a file of a commit, without spaces at its end. Links are followed within the commit.
+
+    Args:
+      commit: hash of the commit.
+      path: path of the file from the top of the repository.
+
+    Raises GitError if the commit does not contain the file, or if a link leads out of the
+    repository.
+    """
+    kind, content = _find_object(commit, path, "--batch")
+    match kind:
+        case "blob":
+            return content
+        case "tree" | "commit":
+            reason = "is a folder"
+        case "symlink":
+            reason = f"is a link to {content}, which is outside of the repository"
+        case "dangling":
+            reason = "is a link to a file that the commit does not contain"
+        case "loop":
+            reason = "is a link that leads to itself"
+        case _:
+            reason = f"there is no file {path} in the commit {abbreviate_hash(commit)}"
+    raise GitError(reason)
+
+
+def _find_object(commit: str, path: str, how: str) -> tuple[str, str]:
+    """Returns the kind of the object that a path in a commit leads to, or a word of git that says
+    why there is none, and what git prints behind: the content, or the target of a link.
+
+    `how` is an option of git cat-file: --batch or --batch-check (without the content).
+    """
+    name = f"{commit}:{path}"
+    if "\n" in path:
+        raise GitError("contains a line break")
+    head, _, content = git("cat-file", how, "--follow-symlinks", input=name).partition("\n")
+    if head == f"{name} missing":
+        return "missing", ""
+    first, second, *_ = head.split(maxsplit=2)  # A hash and a kind, or a word and a length.
+    return (second if is_full_hash(first) else first), content
 
 
 def git_error_reason(errors: str) -> str:

@@ -29,6 +29,7 @@ from numbers import Integral, Real
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
+from cnnbench.base.escapes import dump_json
 from cnnbench.base.files import parse_json
 from cnnbench.base.text import shortened
 
@@ -216,11 +217,11 @@ def json_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) ->
     lines = []
     for key, value in document.items():
         if key in item_lines and isinstance(value, list) and value:
-            items = ",\n  ".join(json.dumps(item, allow_nan=False) for item in value)
+            items = ",\n  ".join(dump_json(item) for item in value)
             text = f"[\n  {items}\n]"
         else:
-            text = json.dumps(value, allow_nan=False)
-        lines.append(f"{json.dumps(key)}: {text}")
+            text = dump_json(value)
+        lines.append(f"{dump_json(key)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -247,7 +248,7 @@ class Document:
     def to_json(self) -> str:
         """Returns the document as JSON text, formatted as in `json_text`."""
         if self.indented:
-            return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
+            return dump_json(self.to_dict(), indent=1) + "\n"
         return json_text(self.to_dict(), self.item_lines)
 
     @classmethod

@@ -288,6 +288,84 @@ def test_local_variables_of_git_are_left_out(monkeypatch, git, tmp_path):
     assert "GIT_LITERAL_PATHSPECS" not in environment_for_git()
 
 
+def test_replaced_objects_are_not_read(tmp_path, git, monkeypatch):
+    """Whoever can write to refs/replace would otherwise choose what a hash means."""
+    git(tmp_path, "init", "--quiet", "r")
+    folder, made = tmp_path / "r", {}
+    for text in ("first", "false", "true"):
+        (folder / "net.py").write_text(f"{text}\n")
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", "-m", text)
+        made[text] = git(folder, "rev-parse", "HEAD")
+    kinds = [
+        f"{made[text]}{kind}" for kind in ("", "^{tree}", ":net.py") for text in ("true", "false")
+    ]
+    objects = git(folder, "rev-parse", *kinds).split()
+    for true, false in zip(objects[::2], objects[1::2], strict=True):
+        git(folder, "replace", true, false)
+    assert git(folder, "show", f"{made['true']}:net.py") == "false"  # The replacement works.
+    for value in (None, "", "0"):
+        if value is not None:
+            monkeypatch.setenv("GIT_NO_REPLACE_OBJECTS", value)
+        assert read_only_git("show", f"{made['true']}:net.py", folder=folder) == "true"
+        assert CommitGraph(folder).parents(made["true"]) == [made["false"]]
+        with worktree(made["true"], folder) as place:
+            assert (place / "net.py").read_text() == "true\n"
+    monkeypatch.chdir(folder)
+    assert repository.read_file_of_commit(made["true"], "net.py") == "true"
+
+
+@pytest.mark.parametrize("text", ["", "-n", "a\0", "\0", "\ud800", "HEAD\n", "nothing"])
+def test_texts_that_name_no_commit(nets, text):
+    folder = nets
+    with pytest.raises(GitError):
+        repository.find_commit_hash(text, folder)
+
+
+LINKS = {
+    "direct": "a/file",
+    "folder": "a",
+    "absolute": "/etc/hostname",
+    "above": "../secret",
+    "a/up": "../a/file",
+    "gone": "nothing",
+    "loop": "loop",
+}
+
+
+def test_links_are_followed_in_a_commit_but_not_out_of_it(tmp_path, git, monkeypatch):
+    (tmp_path / "r" / "a").mkdir(parents=True)
+    folder = tmp_path / "r"
+    (tmp_path / "secret").write_text("secret")
+    git(folder, "init", "--quiet")
+    (folder / "a" / "file").write_text("true\n")
+    for name, target in LINKS.items():
+        (folder / name).symlink_to(target)
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "links")
+    commit = git(folder, "rev-parse", "HEAD")
+    monkeypatch.chdir(folder)
+    (folder / "a" / "file").write_text("not committed")
+    for name in ("a/file", "direct", "folder/file", "a/up", "folder/up"):
+        assert repository.read_file_of_commit(commit, name) == "true"
+        assert repository.is_in_commit(commit, name)
+    for name, reason in {
+        "absolute": "is a link to /etc/hostname, which is outside",
+        "above": "is a link to ../secret, which is outside",
+        "gone": "is a link to a file that the commit does not contain",
+        "loop": "leads to itself",
+        "a": "is a folder",
+        "folder": "is a folder",
+    }.items():
+        assert repository.is_in_commit(commit, name)
+        with pytest.raises(GitError, match=reason):
+            repository.read_file_of_commit(commit, name)
+    for name in ("nothing", "x blob 3", "a/file/b", "a\nb"):
+        assert not repository.is_in_commit(commit, name)
+        with pytest.raises(GitError):
+            repository.read_file_of_commit(commit, name)
+
+
 def test_why_a_commit_is_unknown_is_told(nets, tmp_path, monkeypatch, limits):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert read_repository_state(nets).unknown == "git cannot be run: No such file or directory"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.document import Content, Paragraph, Section, make_table
 from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.escapes import dump_json
 from cnnbench.base.terminal import print_result
 from cnnbench.base.text import count_text, format_bytes
 from cnnbench.cli.commands.command_lines import refuse_flags_of_command
@@ -144,7 +144,7 @@ def main(argv: Sequence[str]) -> int:
     advice = _advice(Host())
     if flags.json:
         facts = {name: fact for section in sections.values() for name, fact in section.items()}
-        print_result(json.dumps(encode(EnvDocument(facts=facts, advice=advice or None)), indent=2))
+        print_result(dump_json(encode(EnvDocument(facts=facts, advice=advice or None)), indent=2))
     else:
         print_result(sections_to_text(_section_blocks(sections, advice)))
     return ExitCode.OK
@@ -200,7 +200,7 @@ def _check_conditions(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequenc
             for c in conditions_found
         )
         conditions = FoundConditions(measured=seen, found=found)
-        print_result(json.dumps(encode(EnvDocument(facts=facts, conditions=conditions)), indent=2))
+        print_result(dump_json(encode(EnvDocument(facts=facts, conditions=conditions)), indent=2))
     else:
         silenced = len(conditions_found) - len(bad)
         print_result(sections_to_text([_condition_blocks(bad, silenced)]))

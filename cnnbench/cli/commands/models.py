@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base import plugins
 from cnnbench.base.document import Row, TableCell, make_table, numeric_cell
 from cnnbench.base.document.console import sections_to_text
+from cnnbench.base.escapes import dump_json
 from cnnbench.base.tables import dataclasses_to_csv, natural_key
 from cnnbench.base.terminal import print_result, print_warning
 from cnnbench.cli.commands import PluginFlags
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
     elif options.format == "csv":
         print_result(dataclasses_to_csv(ModelSizes, models))
     else:
-        print_result(json.dumps(encode(ModelsDocument(models)), indent=1))
+        print_result(dump_json(encode(ModelsDocument(models)), indent=1))
     return ExitCode.OK
 
 

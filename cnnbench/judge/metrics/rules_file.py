@@ -23,7 +23,13 @@ from cnnbench.base.text import unknown_key_message
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.metrics.policy import FAILURES, check_fail_on
 from cnnbench.judge.metrics.rules import Acceptance, ConfigurationRule, MetricRule, Rules
-from cnnbench.machine.repository import GitError, find_commit_hash, git
+from cnnbench.machine.repository import (
+    GitError,
+    find_commit_hash,
+    git,
+    is_in_commit,
+    read_file_of_commit,
+)
 from cnnbench.records.codec import decode
 from cnnbench.records.metric import METRICS, load_missing_metrics
 
@@ -98,7 +104,7 @@ class RulesFile:
             hint = f"; the file of this name is ./{self}" if os.path.exists(str(self)) else ""
             raise FlagError("rules", str(self), f"{error}{hint}") from None
         try:
-            return git("cat-file", "blob", f"{commit}:{self.path}").removeprefix("\ufeff")
+            return read_file_of_commit(commit, self.path).removeprefix("\ufeff")
         except GitError as error:
             raise FlagError("rules", str(self), str(error)) from None
 
@@ -134,7 +140,7 @@ def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
         for folder in (here, *here.parents):
             for name in (FILE, PROJECT):
                 file = RulesFile(path=(folder / name).as_posix(), commit=commit)
-                if _is_in_commit(file) and file.read_table() is not None:
+                if is_in_commit(commit, file.path) and file.read_table() is not None:
                     return str(file)
         return NO_RULES
     given = RulesFile.parse(flag_value)
@@ -144,7 +150,7 @@ def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
     if path is None:
         return flag_value
     file = RulesFile(path=path, commit=commit)
-    if not _is_in_commit(file):
+    if not is_in_commit(commit, path):
         reason = f"the merge base (commit {commit[:12]}) lacks this file"
         raise FlagError("rules", flag_value, reason)
     return str(file)
@@ -153,8 +159,8 @@ def rules_flag_at_commit(commit: str, flag_value: str | None) -> str:
 def path_from_root(path: str) -> str | None:
     """Returns the path of a file from the top of the repository; None if the file is outside.
 
-    Links within the repository are not followed: a change could replace a file by a link to a file
-    outside, and would then choose the rules by which it is judged.
+    Links in the working tree are not followed: a change could replace a file by a link to a file
+    outside, and would then choose the rules by which it is judged. Links in the commit are.
     """
     top = git("rev-parse", "--show-toplevel")
     absolute = Path(os.path.abspath(path))
@@ -162,14 +168,6 @@ def path_from_root(path: str) -> str | None:
         if folder.exists() and folder.samefile(top):
             return absolute.relative_to(folder).as_posix()
     return None
-
-
-def _is_in_commit(file: RulesFile) -> bool:
-    try:
-        git("cat-file", "-e", str(file))
-    except GitError:
-        return False
-    return True
 
 
 # The keys of a rules file, and the checks of their values.

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from cnnbench.base.escapes import to_plain_line, to_terminal_line
+from cnnbench.base.escapes import dump_json, to_plain_line, to_terminal_line
 from cnnbench.base.stats import ValuesByProcess, group_by
 from cnnbench.base.text import boolean_text, count_text, format_interval
 from cnnbench.base.values import labels_from_config
@@ -421,4 +421,4 @@ def _openmetrics_labels(figure: ExportedMetric) -> str:
 
 
 def _to_json(document: object) -> str:
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    return dump_json(document, indent=1) + "\n"

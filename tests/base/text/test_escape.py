@@ -6,11 +6,13 @@ Tests cnnbench/base/escapes.py, cnnbench/base/tables.py and cnnbench/base/termin
 import html
 import io
 import itertools
+import json
 import re
 
 import pytest
 
 from cnnbench.base.escapes import (
+    dump_json,
     escape_formula,
     escape_markdown,
     markdown_code,
@@ -119,3 +121,14 @@ def test_code_in_markdown(text, shown):
 
 def test_bytes_that_are_no_text_become_escapes_in_a_terminal():
     assert to_terminal_line("a\udcffb\x1b[2J\n") == "a\\udcffb [2J"
+
+
+def test_json_contains_no_command_of_a_ci_service_and_the_same_texts():
+    value = {"##vso[a]": ["##[b]", "\\##vso[c]", "##", "# #", "###x.y-z[", {"d": "é\n"}, 0.5, None]}
+    for indent in (None, 1):
+        text = dump_json(value, indent)
+        assert json.loads(text) == value
+        assert not re.search(r"##[\w.-]*\[", text)
+    assert dump_json("## heading") == '"## heading"'
+    with pytest.raises(ValueError, match="JSON"):
+        dump_json(float("nan"))

@@ -503,6 +503,40 @@ def test_a_change_cannot_choose_its_rules_or_its_base_by_the_names_of_its_files(
         resolve_commit("a_checkout", tip[:12])
 
 
+def test_rules_that_are_a_link_are_read_in_the_merge_base(call, given, repository, git, tmp_path):
+    git(repository, "switch", "--quiet", "main")
+    (tmp_path / "outside.toml").write_text("[[rules]]\nthreshold = 99\n")
+    commit_files(repository, git, "rules", **{"ci/real.toml": "[[rules]]\nthreshold = 1\n"})
+    links = {"cnnbench.toml": "ci/real.toml", "out.toml": "../outside.toml", "tools": "ci"}
+    for name, target in links.items():
+        (repository / name).symlink_to(target)
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "links")
+    tip = git(repository, "rev-parse", "HEAD")
+    git(repository, "switch", "--quiet", "-c", "loose")
+    commit_files(repository, git, "loose", **{"ci/real.toml": "[[rules]]\nthreshold = 999\n"})
+    for name, words in {
+        "cnnbench.toml": (),
+        "tools/real.toml": ("--rules=tools/real.toml",),
+        "ci/real.toml": ("--rules=ci/real.toml",),
+    }.items():
+        call("gate", "main", *words, *NETWORK)
+        assert f"--rules={tip}:{name}" in given[-1]
+        assert load_rules(f"{tip}:{name}").rules[0].threshold == 1
+    with pytest.raises(FlagError, match=rf"{tip}:out.toml: is a link to ../outside.toml, which is"):
+        load_rules(f"{tip}:out.toml")
+    git(repository, "switch", "--quiet", "main")
+    (repository / "cnnbench.toml").unlink()
+    (repository / "cnnbench.toml").symlink_to("../outside.toml")
+    git(repository, "commit", "--quiet", "-am", "rules outside")
+    git(repository, "switch", "--quiet", "-c", "later")
+    commit_files(repository, git, "later", **{"fake.json": '{"speed": 1}'})
+    done = call("gate", "main", *NETWORK, code=2)
+    assert ":cnnbench.toml: is a link to ../outside.toml, which is outside" in done.err
+    done = call("gate", "main", "--rules=out.toml", *NETWORK, code=2)
+    assert ":out.toml: is a link to ../outside.toml, which is outside" in done.err
+
+
 def commit_files(repository, git, message, **files):
     for name, text in files.items():
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
