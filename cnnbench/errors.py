@@ -11,7 +11,9 @@ import signal
 _RUNTIME_NOISE = re.compile(
     r"\{\{[^}]*\}\}|<stack traces unavailable>"
     r"|\[Op:\w+\]( name: ?\w*)?|^Graph execution error:\s*"
-    r"|^(?:\d+ root error\(s\) found\.\s*)?\s*\(0\)\s*[A-Z_]+:\s*",
+    r"|^(?:\d+ root error\(s\) found\.\s*)?\s*\(0\)\s*[A-Z_]+:\s*"
+    # Keras prints the layer, and then the reason in bold.
+    r"|^Exception encountered when calling .*\.call\(\)\.\s*(?=\S)|\x1b\[[01]m",
     re.MULTILINE,
 )
 

@@ -240,7 +240,8 @@ class _BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         calling, rank = _calls.get(), len(inputs.shape)
-        own = mask is None and self.center and not (self.renorm or self.synchronized)
+        renorm = getattr(self, "renorm", False)  # Keras before 3.14 has no such argument.
+        own = mask is None and self.center and not (renorm or self.synchronized)
         own = own and rank in (2, 4) and self.axis in (-1, rank - 1)
         if calling is None or not own or calling[0].training != bool(training and self.trainable):
             return super().call(inputs, training=training, mask=mask)

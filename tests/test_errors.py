@@ -29,6 +29,11 @@ from cnnbench.errors import FlagError, NonFiniteLossError, informative_line
             "Detected at node x defined at:\n<stack traces unavailable>\ngone",
             "gone",
         ),
+        (
+            "Exception encountered when calling Slow.call().\n\n\x1b[1mno such axis\x1b[0m\n\n"
+            "Arguments received by Slow.call():\n  - inputs=...",
+            "no such axis",
+        ),
         ("", "ValueError"),
     ],
 )

@@ -394,6 +394,65 @@ def test_faster_layers_compute_what_those_of_keras_do():
             np.testing.assert_allclose(found[name], value, rtol=1e-4, err_msg=name)
 
 
+def test_batch_norm_of_an_older_keras_is_faster_too(monkeypatch):
+    """Keras before 3.14 has no renorm."""
+    import keras
+
+    from cnnbench.models import keras_build
+
+    def without_renorm(layer, name):
+        if name == "renorm":
+            raise AttributeError(name)
+        return object.__getattribute__(layer, name)
+
+    def build():
+        images = keras.layers.Input((8, 8, 3))
+        outputs = keras.layers.BatchNormalization(epsilon=0.01)(images)
+        return keras.Model(images, keras.layers.Dense(11)(keras.layers.Flatten()(outputs)))
+
+    model = KerasModel("probe", "cifar10", lambda policy: build())
+    declared = model.variables
+    monkeypatch.setattr(keras_build._BatchNormalization, "__getattribute__", without_renorm)
+    draw = np.random.default_rng(0)
+    values = {one.name: draw.uniform(0.5, 1.5, one.shape) for one in declared}
+    images = normal(4, 8, 8, 3)
+    made = forward(
+        model,
+        11,
+        tf.constant(images),
+        lambda spec, dtype: tf.constant(values[spec.name], dtype),
+        training=True,
+    )
+    gamma, beta, kernel, bias = (
+        next(value for name, value in values.items() if name.endswith(end))
+        for end in ("gamma", "beta", "kernel", "bias")
+    )
+    mean, variance = images.mean((0, 1, 2)), images.var((0, 1, 2))
+    normed = (images - mean) / np.sqrt(variance + 0.01) * gamma + beta
+    expected = normed.reshape(4, -1) @ kernel + bias
+    np.testing.assert_allclose(made.outputs, expected, rtol=1e-4)
+
+
+def test_the_reason_of_a_layer_that_fails_in_training_is_named():
+    import keras
+
+    class Picky(keras.layers.Layer):
+        def call(self, inputs, training=None):
+            if training:
+                raise ValueError("only for inference")
+            return inputs
+
+    def build(policy):
+        images = keras.layers.Input((8, 8, 3))
+        return keras.Model(images, keras.layers.Flatten()(Picky(name="picky")(images)))
+
+    with pytest.raises(UsageError) as refused:
+        declare(KerasModel("probe", "cifar10", build), 192)
+    assert str(refused.value).endswith(
+        r"layer picky (Picky) cannot be called in training: ValueError: only for inference"
+    )
+
+
 def test_the_flops_of_every_kind_of_layer_by_hand():
     """FLOPs of the forward pass, of the gradient of the input and of that of the kernel."""
     from keras import Input, Sequential, layers
