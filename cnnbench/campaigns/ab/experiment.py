@@ -130,6 +130,12 @@ class Experiment(Settings):
         return self.repeat[:1] == ("gate",)
 
     @property
+    def values_given(self) -> dict[str, Any]:
+        """The values of the given flags of `cnnbench ab`, by name; see `given`."""
+        items = self.given.items()
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in items}
+
+    @property
     def labels(self) -> tuple[str, str]:
         """The labels of A and B in a comparison."""
         return f"A: {self.a.description}", f"B: {self.b.description}"

@@ -7,15 +7,16 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from cnnbench.base.terminal import print_notice, print_result
 from cnnbench.base.text import format_duration
 from cnnbench.campaigns.ab.pairs import ExperimentRunner
-from cnnbench.campaigns.ab.sessions import find_experiment
+from cnnbench.campaigns.ab.sessions import ExperimentState, find_experiment
 from cnnbench.campaigns.launch import flags_to_arguments
 from cnnbench.cli.commands.ab_flags import SPECS, AbFlags
-from cnnbench.cli.commands.command_lines import command_line_with_flags
+from cnnbench.cli.commands.command_lines import command_line_with_flags, flag_words
 from cnnbench.cli.commands.next_steps import (
     allowing_command,
     comparing_command,
@@ -27,6 +28,9 @@ from cnnbench.judge.compare import Comparison, Policy
 from cnnbench.judge.compare.comparability import unknown_fact_names
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.files import write_text
+
+_OF_SESSIONS = ("explain", "fail_on", "accept")
+"""Flags that may differ between the sessions of an experiment, and have an effect on the result."""
 
 _REPORTS = {"comment.md": "markdown", "junit.xml": "junit"}
 """Files that a gate writes next to the folder of its experiment, with their formats."""
@@ -83,18 +87,33 @@ def _next_command(
     state = find_experiment(runner.results.folder)
     if state is None:
         return "", 0
-    variables = options.environment_variables
+    resume = partial(
+        resume_command,
+        state,
+        variables=options.environment_variables,
+        session=_flags_of_session(state, options),
+    )
     if runner.interrupted:
         if state.has_clear_verdict:
-            return resume_command(state, None, variables), 0
+            return resume(), 0
         enough = max(runner.analyses.most_pairs, enough) if state.is_resumable else 0
     if enough and state.is_resumable:
-        return resume_command(state, enough, variables), enough - len(runner.records["a"])
+        return resume(enough), enough - len(runner.records["a"])
     judging = command_to_judge_again(runner, options)[1:]
     allowing = comparing_command(runner.comparison, runner.experiment, judging)
     if allowing and not runner.interrupted:
         return allowing, runner.analyses.most_pairs if allowing == repeat else 0
     return (repeat, enough) if enough else ("", 0)
+
+
+def _flags_of_session(state: ExperimentState, options: AbFlags) -> list[str]:
+    """The flags that differ between this session and the first session of an experiment, whose
+    flags a further session has.
+    """
+    given = AbFlags(**state.experiment.values_given)
+    values = {name: getattr(options, name) for name in _OF_SESSIONS}
+    changed = {name: value for name, value in values.items() if value != getattr(given, name)}
+    return flag_words(changed, SPECS)
 
 
 def write_gate_reports(folder: Path, comparison: Comparison, *others: str) -> None:
@@ -119,6 +138,7 @@ def command_to_judge_again(runner: ExperimentRunner, options: AbFlags) -> list[s
         "alpha": None if policy.alpha == usual.alpha else repr(policy.alpha),
         "threshold": repr(options.threshold) if policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
+        "plugin": ",".join(options.plugin),
         "metrics": ",".join(criteria.metrics or ()),
         "fail_on": ",".join(options.fail_on or ()),
         "rules": options.rules,

@@ -168,9 +168,7 @@ def _values_to_resume(earlier: ExperimentState, values: Mapping[str, Any]) -> di
         comparison = earlier.final_comparison()
         enough = pairs_for_clear_verdict(comparison) if comparison is not None else 0
         pairs = min(max(enough, analysed + ANALYSIS_STEP), MOST_PAIRS)
-    stored = earlier.experiment.given.items()
-    then = {name: tuple(value) if isinstance(value, list) else value for name, value in stored}
-    merged = {**then, "pairs": pairs, **values}
+    merged = {**earlier.experiment.values_given, "pairs": pairs, **values}
     if merged["pairs"] < there:
         reason = f"{earlier.folder} has {count_text(there, 'pair', 'pairs')} already"
         raise FlagError("pairs", merged["pairs"], reason)

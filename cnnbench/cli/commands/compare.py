@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from cnnbench.base.terminal import print_notice
 from cnnbench.campaigns.ab.sessions import ExperimentState
 from cnnbench.cli.commands import choose_format, declare_quiet_flag
+from cnnbench.cli.commands.command_lines import flag_words
 from cnnbench.cli.commands.judging import (
     JudgingFlags,
     load_records_of_side,
@@ -80,7 +81,8 @@ def main(argv: Sequence[str]) -> int:
     earlier = experiment if experiment is not None and experiment.is_resumable else None
     settings = None if experiment is None else experiment.experiment
     allowing = comparing_command(comparison, settings, ("compare", *argv))
-    comparison, commands = add_next_command(comparison, earlier, allowing)
+    judging = flag_words(values, specs_of(JudgingFlags), ("format", "output"))
+    comparison, commands = add_next_command(comparison, earlier, allowing, judging)
     if options.format == "html" and not comparison.next_step:
         repeat = shlex.join(("cnnbench", "compare", *argv))
         comparison = replace(comparison, repeat=repeat)

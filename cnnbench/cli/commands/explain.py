@@ -176,7 +176,7 @@ def _explain(options: ExplainFlags, common: Sequence[str]) -> Explanation:
                 timeout=options.timeout,
             ).explain(store=True)
         words = (f"{name}/a", f"{name}/b")
-        reporter.notice(
-            f"to judge the records again: {command_line_with_flags('explain', words, ())}"
-        )
+        shown = {} if options.rows == ExplainFlags.rows else {"rows": options.rows}
+        again = command_line_with_flags("explain", words, (), **shown)
+        reporter.notice(f"to judge the records again: {again}")
         return explanation

@@ -111,7 +111,10 @@ def allowing_command(words: Sequence[str], names: Sequence[str]) -> str:
 
 
 def add_next_command(
-    comparison: Comparison, earlier: ExperimentState | None, allowing: str = ""
+    comparison: Comparison,
+    earlier: ExperimentState | None,
+    allowing: str = "",
+    judging: Sequence[str] = (),
 ) -> tuple[Comparison, list[str]]:
     """Adds a command line that may lead to a verdict to a comparison of saved records that is
     inconclusive or not comparable.
@@ -122,11 +125,12 @@ def add_next_command(
     Args:
       earlier: the experiment to which the records belong, if it can be continued; otherwise None.
       allowing: the `comparing_command`.
+      judging: flags that say how the records are judged, for a new experiment.
     """
     commands = {
         entry.name: resume_command(earlier, pairs)
         if earlier is not None
-        else _next_command(entry, result, comparison, pairs)
+        else _next_command(entry, result, comparison, pairs, judging)
         for entry, result in comparison.undecided_entries
         if (pairs := pairs_for_verdict(entry, result))
     }
@@ -151,12 +155,14 @@ def resume_command(
     earlier: ExperimentState,
     pairs: int | None = None,
     variables: Mapping[str, Mapping[str, str]] | None = None,
+    session: Sequence[str] = (),
 ) -> str:
     """The command line that continues an experiment of `cnnbench ab` or `cnnbench gate`.
 
     Args:
       pairs: the new maximum number of pairs; None for that of the experiment.
       variables: values of environment variables by "a" or "b", see `mask_variable_value`.
+      session: flags that differ from those of the experiment's first session.
     """
     command, folder = "ab", earlier.folder
     if earlier.experiment.is_of_gate:  # The parent folder is the results folder of the gate.
@@ -169,7 +175,7 @@ def resume_command(
         for side in SIDES
         for name in getattr(earlier.experiment, side).variables
     ]
-    return shlex.join(["cnnbench", command, *flags, *own])
+    return shlex.join(["cnnbench", command, *flags, *session, *own])
 
 
 def _is_repeatable(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
@@ -202,8 +208,15 @@ def _ab_flags(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[s
 
 
 def _next_command(
-    entry: ComparedConfiguration, result: MetricResult, comparison: Comparison, pairs: int
+    entry: ComparedConfiguration,
+    result: MetricResult,
+    comparison: Comparison,
+    pairs: int,
+    judging: Sequence[str],
 ) -> str:
+    """The command line that begins a new experiment with `pairs` pairs and the flags `judging`, or
+    that measures further runs.
+    """
     base, new = (_given_flags(side[-1]) for side in (entry.base, entry.new))
     common = flags_to_arguments(
         {name: text for name, text in base.items() if new.get(name) == text}
@@ -214,14 +227,9 @@ def _next_command(
         controller = bool(entry.new[-1].config.get("controller_host"))
         job = JobLayout(workers=len(workers), ps=len(ps), controller=controller).flags
     if result.judgement.new_experiment:
-        usual, policy = Policy(), comparison.policy
-        flags = [f"--pairs={pairs}", *job]
-        if policy.threshold != usual.threshold:
-            flags.append(f"--threshold={100 * policy.threshold:g}")
-        if policy.alpha != usual.alpha:
-            flags.append(f"--alpha={policy.alpha!r}")
         sides = flags_to_arguments(_ab_flags(entry.base, entry.new))
-        return shlex.join(["cnnbench", "ab", *flags, *sides, "--", *common])
+        flags = [f"--pairs={pairs}", *job, *judging, *sides]
+        return shlex.join(["cnnbench", "ab", *flags, "--", *common])
     # The records do not say how BASE and NEW differ, so only the user can measure further runs.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
     base_files = _further_records("base", comparison.base_label)

@@ -273,6 +273,8 @@ def _make_subject(
     if len(paths) > 1 or results.comparison is None:
         return results
     flags = {name: getattr(options, name) for name in ("threshold", "allow_different", "rules")}
+    if fail_on is not None:
+        flags["fail_on"] = ",".join(fail_on) or "never"
     words = flags_to_arguments({name: value for name, value in flags.items() if value})
     repeat = shlex.join(("cnnbench", "compare", options.baseline, *paths, *words))
     return replace(results, comparison=replace(results.comparison, repeat=repeat))

@@ -36,6 +36,7 @@ from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import (
     ACCEPTED,
     FLAGS,
+    FlagSpec,
     RunPart,
     args_from_values,
     flag,
@@ -254,11 +255,16 @@ def _run_search(
         with printing_resume_command(reporter, "tune", argv, specs, known, results=folder.folder):
             outcome = campaign.run_requests(run_search(bench))
     if outcome.enough_minutes is not None:
-        replaced = ("minutes", "results", "resume")
-        words = replace_flags(argv, specs, replaced, [f"--minutes={outcome.enough_minutes}"])
-        line = shlex.join(["cnnbench", "tune", *words])
+        line = _longer_search(argv, specs, outcome.enough_minutes)
         reporter.notice(f"to search again with more time: {line}")
     return _write_outcome(outcome, options, reporter)
+
+
+def _longer_search(argv: Sequence[str], specs: Sequence[FlagSpec], minutes: float) -> str:
+    """The command line of a new search that takes longer."""
+    replaced = ("minutes", "results", "resume")
+    words = replace_flags(argv, specs, replaced, [f"--minutes={minutes}"])
+    return shlex.join(["cnnbench", "tune", *words])
 
 
 def _output_text(outcome: TuneDocument, options: TuneFlags) -> str:

@@ -140,12 +140,14 @@ def test_where_no_flag_helps_none_is_advised(call, save, base, tmp_path):
     [
         (
             [{"subject": Subject(revision=letter * 40, dirty=False)} for letter in "ab"],
-            f"cnnbench ab --pairs=N --a_checkout={'a' * 40} --b_checkout={'b' * 40} -- "
+            "cnnbench ab --pairs=N --allow_different=precision "
+            f"--a_checkout={'a' * 40} --b_checkout={'b' * 40} -- "
             "--model=lenet --batch_size=8 --precision=fp32",
         ),
         (
             [{}, {"flags": {"batch_size": 8, "precision": "bf16"}}],
-            "cnnbench ab --pairs=N --a=--precision=fp32 --b=--precision=bf16 -- --model=lenet "
+            "cnnbench ab --pairs=N --allow_different=precision --a=--precision=fp32 "
+            "--b=--precision=bf16 -- --model=lenet "
             "--batch_size=8",
         ),
         (
@@ -159,7 +161,8 @@ def test_where_no_flag_helps_none_is_advised(call, save, base, tmp_path):
                     }
                 },
             ],
-            "cnnbench ab --pairs=N --workers=2 --a=--precision=fp32 --b=--precision=bf16 -- "
+            "cnnbench ab --pairs=N --workers=2 --allow_different=precision --a=--precision=fp32 "
+            "--b=--precision=bf16 -- "
             "--model=lenet --batch_size=8",
         ),
         (
