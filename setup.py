@@ -26,6 +26,7 @@ FOLDERS = {
     "cnnbench.models": "models",
     "cnnbench.variable_mgr": "variable_mgr",
 }
+LINK = re.compile(r"(!?)(\[(?:[^\[\]]|\[[^\]]*\])*\])\((?!\w+:|#)([^)\s]+)\)")
 ADDRESS = re.compile(r"(?:https://(?:[^/@]*@)?([\w.-]+)/|git@([\w.-]+):)([\w.~/-]+?)(?:\.git)?/?")
 
 
@@ -54,11 +55,38 @@ def project_urls() -> dict[str, str]:
     return {"Repository": f"https://{found[1] or found[2]}/{found[3]}"} if found else {}
 
 
+def built_commit() -> str:
+    """The commit from which the package is built, with "-dirty" behind it if there are uncommitted
+    changes; "" if it is unknown. A source distribution contains the commit.
+    """
+    stored = Path("cnnbench", "commit.txt")
+    words = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    return output_of_git(*words) or (stored.read_text("ascii") if stored.exists() else "")
+
+
+def description() -> str:
+    """The text of README.md for a package index, which has only this file: links to other files and
+    pictures lead to the public address of the repository, if it is known.
+    """
+    text = Path("README.md").read_text("utf-8")
+    address = project_urls().get("Repository")
+    if address is None:
+        return text
+    commit = built_commit().strip()
+    place = commit if re.fullmatch("[0-9a-f]{40,64}", commit) else "HEAD"
+
+    def absolute(link: re.Match[str]) -> str:
+        kind = "raw" if link[1] else "blob"
+        return f"{link[1]}{link[2]}({address}/{kind}/{place}/{link[3]})"
+
+    return LINK.sub(absolute, text)
+
+
 def write_commit(folder: str) -> None:
     """Writes the commit of the checkout into the copy of the package in ``folder``, for
-    ``cnnbench.version``. A source distribution already contains the file.
+    ``cnnbench.version``.
     """
-    commit = output_of_git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    commit = built_commit()
     if commit:
         Path(folder, "cnnbench", "commit.txt").write_text(commit, encoding="ascii")
 
@@ -90,5 +118,7 @@ setup(
     ],
     package_dir=FOLDERS,
     project_urls=project_urls(),
+    long_description=description(),
+    long_description_content_type="text/markdown",
     cmdclass={"build_py": BuildPackage, "sdist": SourceDistribution},
 )

@@ -6,10 +6,12 @@ import ast
 import email
 import importlib.metadata
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -23,7 +25,7 @@ PAGE_FILES = ("template.html", "style.css", "script.js")
 TOP_LEVEL = {
     *("cnnbench", "configs", "docs", "models", "scripts", "tests", "variable_mgr", ".ci"),
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".gitignore"),
-    *("setup.py", "pyproject.toml", "mkdocs.yml"),
+    *("setup.py", "pyproject.toml", "mkdocs.yml", "MANIFEST.in"),
 }
 """What is committed at the top level: packages, documents and what builds them, no products."""
 
@@ -192,6 +194,23 @@ def test_metadata_have_the_address_of_the_repository_without_a_password(metadata
     assert metadata.get_all("Project-URL") == ["Repository, https://example.org/owner/cnnbench"]
 
 
+PICTURE, LINK = (re.compile(rf"{mark}\[[^\]]*\]\(([^)]*)\)") for mark in ("!", "(?<!!)"))
+
+
+def test_a_package_index_shows_the_pictures_and_links_of_the_readme(metadata, wheel):
+    """It has only the text. The commit is not that of the wheel, because of uncommitted changes."""
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    text, readme = metadata.get_payload(), (ROOT / "README.md").read_text()
+    for pattern, kind in ((PICTURE, "raw"), (LINK, "blob")):
+        address = f"https://example.org/owner/cnnbench/{kind}/HEAD/"
+        given, found = pattern.findall(readme), pattern.findall(text)
+        assert len(found) == len(given) > 3
+        for one, absolute in zip(given, found, strict=True):
+            assert absolute == (one if one.startswith("https://") else f"{address}{one}")
+            name = one.partition("#")[0]
+            assert one.startswith("https://") or (ROOT / name).exists()
+
+
 def test_wheel_contains_its_commit(wheel):
     command = ["git", "rev-parse", "HEAD"]
     head = finished(command, cwd=wheel.parent / "source").stdout.strip()
@@ -211,3 +230,88 @@ def test_suites_are_found_in_what_is_installed(wheel, tmp_path):
     path, names = done.stdout.splitlines()
     assert path == "site/cnnbench/configs/smoke.yaml"
     assert "leading_indicators" in names.split()
+
+
+BACKEND = (
+    "from setuptools import build_meta as b; import sys; print(getattr(b, sys.argv[1])('out'))"
+)
+
+
+def _built(folder: Path, what: str) -> Path:
+    """What the build backend makes in the subfolder `out` of a folder with sources."""
+    (folder / "out").mkdir(exist_ok=True)
+    done = finished([sys.executable, "-c", BACKEND, what], cwd=folder, seconds=300)
+    return folder / "out" / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> tuple[Path, Path]:
+    """A clone with products of tests and builds, and the content of its source distribution. Both
+    are not to be changed.
+    """
+    if not (ROOT / ".git").exists() or importlib.util.find_spec("setuptools") is None:
+        pytest.skip("needs a checkout of git, and setuptools")
+    clone, place = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("sdist")
+    listed = finished(["git", "ls-files", "-z"], cwd=ROOT).stdout.split("\0")
+    for name in filter(None, listed):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, clone / name)
+    author = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    remote = ["remote", "add", "origin", "git@example.org:owner/cnnbench.git"]
+    for words in (["init", "-q"], remote, ["add", "."], [*author, "commit", "-q", "-m", "x"]):
+        finished(["git", *words], cwd=clone)
+    for name in (
+        "tests/helpers/__pycache__/x.pyc",
+        "cnnbench/base/x.pyo",
+        ".hypothesis/x",
+        "dist/x",
+    ):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / name).touch()
+    with tarfile.open(_built(clone, "build_sdist")) as archive:
+        archive.extractall(place)
+    (content,) = place.iterdir()
+    return clone, content
+
+
+@pytest.mark.slow
+def test_a_source_distribution_has_all_committed_files_and_no_products(sources):
+    """So also the helpers and data of tests, the scripts and the changelog."""
+    clone, content = sources
+    committed = {*finished(["git", "ls-files", "-z"], cwd=clone).stdout.split("\0")} - {""}
+    found = {str(path.relative_to(content)) for path in content.rglob("*") if path.is_file()}
+    made = {name for name in found if name.startswith("cnnbench.egg-info/")}
+    made |= {"PKG-INFO", "setup.cfg", "cnnbench/commit.txt"}
+    assert (committed - found, found - made - committed) == (set(), set())
+    for name in committed:
+        assert (content / name).read_bytes() == (clone / name).read_bytes(), name
+        assert os.access(content / name, os.X_OK) == os.access(clone / name, os.X_OK), name
+
+
+@pytest.mark.slow
+def test_a_wheel_of_a_source_distribution_is_that_of_the_checkout(sources, tmp_path):
+    clone, _ = sources
+    copies = [shutil.copytree(folder, tmp_path / folder.name) for folder in sources]
+    wheels = [_built(folder, "build_wheel") for folder in copies]
+    contents = []
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if not name.endswith("/RECORD")]
+            contents.append({name: archive.read(name) for name in names})
+    assert contents[0].keys() == contents[1].keys()
+    assert contents[0] == contents[1]
+    head = finished(["git", "rev-parse", "HEAD"], cwd=clone).stdout.strip()
+    (metadata,) = (text for name, text in contents[0].items() if name.endswith("/METADATA"))
+    picture = f"https://example.org/owner/cnnbench/raw/{head}/docs/pictures/comment.png"
+    assert picture in metadata.decode()
+    assert not [name for name in contents[0] if name.endswith((".png", "CHANGELOG.md"))]
+
+
+@pytest.mark.slow
+def test_tests_in_a_source_distribution_find_their_helpers(sources, tmp_path):
+    content = shutil.copytree(sources[1], tmp_path / "content")
+    files = ("tests/base/text/test_escape.py", "tests/cli/commands/test_gate_in_ci.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", *files, "-k", "escape or not_blame"]
+    done = finished(command, None, cwd=content, seconds=250)
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout.splitlines()[-1]
