@@ -76,6 +76,14 @@ CASES = (
     training("bf16", 3.21683, "--model=resnet20", "--precision=bf16"),
     training("xla", 3.21783, "--model=resnet20", "--xla_compile"),
     *(training(mode, 3.04082, *TWO, f"--variable_update={mode}") for mode in MODES),
+    training(
+        "distributed_all_reduce",
+        3.04082,
+        *TWO,
+        "--variable_update=distributed_all_reduce",
+        "--all_reduce_spec=xring",
+    ),
+    training("one_device", 3.21783, "--model=resnet20", "--variable_update=one_device_strategy"),
     training("independent", 3.07111, *TWO, "--variable_update=independent"),
     training("ring", 3.04082, *TWO, "--variable_update=replicated", "--all_reduce_spec=xring"),
     training("keras", 6.87754, "--model=keras:MobileNetV2", "--image_size=64"),
@@ -94,6 +102,13 @@ CASES = (
         3.04082,
         "--model=resnet20",
         "--variable_update=collective_all_reduce",
+        launch=["--workers=2"],
+    ),
+    training(
+        "multi_worker",
+        3.04082,
+        "--model=resnet20",
+        "--variable_update=multi_worker_mirrored_strategy",
         launch=["--workers=2"],
     ),
     training(

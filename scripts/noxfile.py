@@ -72,7 +72,8 @@ def tests(session: nox.Session, tensorflow: str) -> None:
 
 
 _VERSIONS = """
-import keras, numpy, platform, tensorflow
-print(f"Python {platform.python_version()}, TensorFlow {tensorflow.__version__}, "
-      f"Keras {keras.__version__}, NumPy {numpy.__version__}")
+import platform
+from importlib.metadata import version
+names = ("tensorflow", "keras", "numpy")
+print("Python", platform.python_version(), *(f"{name} {version(name)}" for name in names))
 """

@@ -165,7 +165,7 @@ def package_versions(host: Host) -> Facts:
         "cnnbench_version": own.__version__,
         "tensorflow_package": tensorflow[0],
         "tensorflow_version": tensorflow[1],
-        "keras_version": _package_version("keras"),
+        "keras_version": _package_version("keras") or _package_version("keras-nightly"),
         "numpy_version": _package_version("numpy"),
     }
 

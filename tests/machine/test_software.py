@@ -38,14 +38,21 @@ def test_threads_are_a_fact_only_when_set():
     assert software.tensorflow_thread_counts(Host(modules={})) == {}
 
 
-@pytest.mark.parametrize("package", ["tensorflow", "tensorflow-cpu"])
-def test_package_that_tensorflow_came_in(package, monkeypatch):
-    versions = {package: "2.21.0", "numpy": "2.0"}
+@pytest.mark.parametrize(
+    ("package", "keras"),
+    [
+        ("tensorflow", {"keras": "3.12"}),
+        ("tensorflow-cpu", {}),
+        ("tf-nightly", {"keras-nightly": "3.12"}),
+    ],
+)
+def test_package_that_tensorflow_came_in(package, keras, monkeypatch):
+    versions = {package: "2.21.0", "numpy": "2.0", **keras}
     monkeypatch.setattr(software, "_package_version", versions.get)
     facts = software.package_versions(Host())
     assert facts["tensorflow_package"] == package
     assert facts["tensorflow_version"] == "2.21.0"
-    assert facts["keras_version"] is None
+    assert facts["keras_version"] == ("3.12" if keras else None)
 
 
 @pytest.fixture
