@@ -110,13 +110,25 @@ def test_output_into_a_file_that_cannot_be_written(words, folder, capsys, little
 
 
 @linux
-def test_a_run_whose_tensorflow_cannot_be_loaded_leaves_its_record(tmp_path):
+def test_a_run_without_memory_leaves_its_record_as_soon_as_it_is_planned(tmp_path):
+    """How much memory suffices for the plan, a thread and TensorFlow depends on the versions."""
     flags = ("--model=trivial", "--device=cpu", "--result_json=r.json")
-    status, stderr = limited("-v 60000", *flags, folder=tmp_path)
-    assert status == 4
-    assert error_of(stderr).startswith("cnnbench: error: TensorFlow cannot be imported: out of mem")
-    record = json.loads((tmp_path / "r.json").read_text())
-    assert (record["status"], record["error"]["type"]) == ("failed", "BenchmarkError")
+    path, with_record, lines = tmp_path / "r.json", [], []
+    for kibibytes in (90_000, 75_000, 60_000, 50_000, 45_000, 40_000, 32_000):
+        path.unlink(missing_ok=True)
+        status, stderr = limited(f"-v {kibibytes}", *flags, folder=tmp_path)
+        lines.append(error_of(stderr))
+        assert (status, "out of memory" in lines[-1]) == (4, True), (kibibytes, stderr)
+        with_record.append(path.exists())
+        if path.exists():
+            record = json.loads(path.read_text())
+            assert (record["status"], record["error"]["type"]) == ("failed", "BenchmarkError")
+            assert lines[-1] == f"cnnbench: error: {record['error']['message']}"
+        else:
+            assert "a thread" not in lines[-1]  # The run is planned before it needs one.
+    assert with_record[0]
+    assert with_record == sorted(with_record, reverse=True)
+    assert any("TensorFlow cannot be imported" in line for line in lines)
 
 
 LIMITED = """

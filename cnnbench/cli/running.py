@@ -21,7 +21,7 @@ from cnnbench.base.terminal import (
     silence_warnings,
 )
 from cnnbench.base.text import format_duration
-from cnnbench.errors import BenchmarkError, ExitCode, OutOfMemoryError
+from cnnbench.errors import BenchmarkError, ExitCode, OutOfMemoryError, exhausted, text_of
 from cnnbench.flags import ONLY_CHECK, SPECS, ParsedArgs, nondefault_identity
 from cnnbench.machine.checks import parse_silenced
 from cnnbench.plan import (
@@ -123,7 +123,11 @@ def _run_benchmark(
             messages=messages,
             progress=progress,
         )
-        fork()
+        try:
+            fork()
+        except (RuntimeError, OSError) as error:  # No thread or process can be started.
+            _rescue_record(measurements, BenchmarkError(exhausted(error) or text_of(error)))
+            raise
         benchmark.run()
     except OutOfMemoryError as error:
         if measurements.can_halve_batch:
