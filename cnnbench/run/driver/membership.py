@@ -29,7 +29,7 @@ _FAILURE_SECONDS = 5.0
 """Time in which other processes may fail for the same reason and report it."""
 _LINGER_SECONDS = 10.0
 
-_NAMED = "named by TensorFlow"
+_NAMED = "TensorFlow reports its loss"
 _TASK_OF_TENSORFLOW = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
 
 

@@ -116,7 +116,7 @@ HOSTS = ("localhost:1", "localhost:2", "localhost:3")
 @pytest.mark.parametrize(
     ("text", "known", "wrapped", "named"),
     [
-        (ERROR, {}, False, {1: "named by TensorFlow"}),
+        (ERROR, {}, False, {1: "TensorFlow reports its loss"}),
         (ERROR, {}, True, {}),  # such as a checkpoint that cannot be written
         (ERROR, {1: watchdog.CLOSED}, True, {1: watchdog.CLOSED}),
         (ERROR, {2: "diverged", 1: watchdog.CLOSED}, False, {1: watchdog.CLOSED, 2: "diverged"}),
