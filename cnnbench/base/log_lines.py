@@ -36,6 +36,11 @@ _ABORTED = re.compile(
     r"The error could be from a previous operation\. Restart your program to reset\."
 )
 
+# What TensorFlow 2.20 writes about each option when it begins a trace.
+_TRACE_OPTION = re.compile(
+    r"W\d{4} [^\]\n]*\bsession_manager\.cc:\d+\] \w+ expects an? \w+ value\."
+)
+
 _FAULTY = "Unexpected Event status"
 """TensorFlow's message if a kernel or a copy fails on a GPU, for any reason."""
 
@@ -52,13 +57,14 @@ def error_line(text: str) -> str:
 
 def library_output_notices(log: str, *, hides_openblas: bool = False) -> str:
     """Formats the output of native libraries as cnnbench's notices. Lines that are already notices
-    are not changed; lines about aborted collective operations are omitted.
+    are not changed; lines about aborted collective operations and about options of a trace are
+    omitted.
 
     `hides_openblas` omits the message with which OpenBLAS ends the process; use it if
     `fatal_message` is reported anyway.
     """
     lines = [line.removeprefix(_PREFIX) for line in log.split("\n") if line.strip()]
-    lines = [line for line in lines if not _ABORTED.match(line)]
+    lines = [line for line in lines if not (_ABORTED.match(line) or _TRACE_OPTION.match(line))]
     lines = [line for line in lines if not (hides_openblas and line.startswith(_OF_OPENBLAS))]
     return "".join(f"{notice_line(line)}\n" for line in lines)
 

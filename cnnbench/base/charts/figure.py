@@ -65,10 +65,18 @@ _FALLBACK_FONTS = (
 
 def fallback_fonts() -> list[str]:
     """The installed fonts with characters that matplotlib's own font lacks."""
+    _hide_warnings()
     from matplotlib.font_manager import fontManager
 
     installed = {font.name for font in fontManager.ttflist}
     return [name for name in _FALLBACK_FONTS.split(", ") if name in installed]
+
+
+def _hide_warnings() -> None:
+    """Hides the warnings of matplotlib, such as two lines about its cache if there is no home."""
+    import logging
+
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 
 @contextmanager
@@ -77,6 +85,7 @@ def reproducible_settings(salt: str, fonts: Sequence[str] = ()) -> Iterator[None
 
     Ids in the SVG depend on `salt`. `fonts` are used for characters that the usual font lacks.
     """
+    _hide_warnings()
     import matplotlib
 
     settings = {

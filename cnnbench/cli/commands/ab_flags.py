@@ -19,8 +19,10 @@ class AbFlags(JobLayoutFlags, SideFlags, CampaignFlags, JudgingFlags):
 
     pairs: int = flag(
         16,
-        "Maximum number of pairs; a verdict needs 6. With --resume, if not given: the number that "
-        "probably gives a verdict. The error rate stays below alpha, however often you resume.",
+        "Maximum number of pairs. The first analysis is after 8 pairs. With fewer pairs, there is "
+        "one analysis, which needs 6 pairs for a verdict, or 7 if other programs disturbed them. "
+        "With --resume, if not given: the number that probably gives a verdict. The error rate "
+        "stays below alpha, however often you resume.",
         minimum=1,
         maximum=MOST_PAIRS,
     )

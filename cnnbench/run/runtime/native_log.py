@@ -24,6 +24,10 @@ _INFORMATIONAL = re.compile(
     # Two errors of cuInit are dropped, because cnnbench reports both situations itself: 303 (no GPU
     # driver is installed) and CUDA_ERROR_NO_DEVICE (there is no GPU).
     rf"|(E\d{{4}} |{_DATE}E ).*cuInit.*(\(303\)|CUDA_ERROR_NO_DEVICE\b.*)$"
+    # TensorFlow 2.23 writes where each of these errors was made, in two lines without a prefix.
+    r"|=== Source Location Trace: ===|\S*/cuda_status\.cc:\d+$"
+    # TensorFlow 2.18 writes these about the second copy of its libraries, also without a GPU.
+    rf"|(E\d{{4}} |{_DATE}E ).*Unable to register cu(FFT|DNN|BLAS) factory: Attempting to register"
     # This is the second line of the message about the CPU's instruction sets, and has no prefix of
     # its own.
     r"|To enable the following instructions: .* rebuild TensorFlow)"

@@ -7,11 +7,13 @@ cnnbench/base/charts/draw.py and cnnbench/base/charts/figure.py.
 import dataclasses
 import itertools
 import re
+import sys
 from xml.etree import ElementTree as xml
 
 import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
+from forked import finished
 from matplotlib.font_manager import fontManager
 
 from cnnbench.base.charts import (
@@ -514,3 +516,12 @@ def test_texts_of_ticks_keep_clear_of_one_that_ends_at_the_border(number):
 )
 def test_ticks_of_bytes_are_whole_in_their_unit(high, expected):
     assert choose_ticks(Axis(label="x", format="bytes"), 0, high, 3)[1] == expected
+
+
+def test_matplotlib_says_nothing_of_its_cache(tmp_path):
+    """It would, if there is no home."""
+    code = "from cnnbench.base.charts.figure import fallback_fonts; fallback_fonts()"
+    (tmp_path / "none").write_text("")
+    home = {"HOME": str(tmp_path / "none"), "XDG_CACHE_HOME": None, "XDG_CONFIG_HOME": None}
+    done = finished([sys.executable, "-c", code], environment={**home, "MPLCONFIGDIR": None})
+    assert (done.stdout, done.stderr) == ("", "")

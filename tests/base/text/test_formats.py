@@ -253,7 +253,10 @@ def test_messages_of_libraries():
         ':UNKNOWN:Error received from peer  {grpc_message:"Socket closed", grpc_status:14}\n'
         "The error could be from a previous operation. Restart your program to reset. [t='']\n"
     )
-    log = f"a\n\n  b\n{aborted}cnnbench: c\n"
+    option = (
+        "W0000 00:00:1796142927.2    7951 session_manager.cc:50] delay_ms expects an i value.\n"
+    )
+    log = f"a\n\n  b\n{aborted}{option}cnnbench: c\n"
     assert log_lines.library_output_notices(log).splitlines() == [
         *("cnnbench: a", "cnnbench: b", "cnnbench: c")
     ]

@@ -20,6 +20,14 @@ def test_informational_lines_are_dropped_and_others_kept(capfd, monkeypatch):
         write("To enable the following instructions: AVX2 FMA, rebuild TensorFlow with flags.\n")
         write("WARNING: All log messages before absl::InitializeLog() is called\n")
         write("E0000 00:00:1795162120.891879   13488 cuda.cc:1] call to cuInit: (303)\n")
+        write("=== Source Location Trace: ===\n")
+        write("external/xla/xla/stream_executor/cuda/cuda_status.cc:50\n")
+        for library in ("FFT", "DNN", "BLAS"):
+            text = f"Unable to register cu{library} factory: Attempting to register factory for "
+            write(
+                f"E0000 00:00:1796142741.222279   31796 cuda.cc:1] {text}plugin cu{library} when\n"
+            )
+            write(f"2026-12-01 16:32:21.138821: E external/cuda.cc:477] {text}plugin\n")
         write("E0000 00:00:1795162120.891879   13488 cuda.cc:1] driver too old\n")
         write("W0000 00:00:1795162120.891879   13488 cuda.cc:1] old driver\n")
     write("afterwards\n")
