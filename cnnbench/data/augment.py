@@ -31,13 +31,13 @@ def mixed_batches(pipeline: Pipeline) -> tf.data.Dataset:
     batches, spec = pipeline.tower_batches(), pipeline.spec
     if not spec.mixes_images:
         return batches
-    count = spec.batch_per_device
+    count, first = spec.batch_per_device, pipeline.delivered
 
     def mix_batch(number: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        numbers_in_shard = number * count + tf.range(count, dtype=tf.int64)
+        numbers_in_shard = first + number * count + tf.range(count, dtype=tf.int64)
         return mix_with_neighbours(batch, positions_of(numbers_in_shard, spec), spec)
 
-    return batches.enumerate(pipeline.delivered // count).map(
+    return batches.enumerate().map(
         tf.autograph.experimental.do_not_convert(mix_batch),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,

@@ -493,10 +493,13 @@ class InputSource(AbstractContextManager["InputSource"]):
         del steps
         return []
 
-    def resume(self, steps: int, skipped_by_shard: Sequence[int] = ()) -> bool:
-        """Continues the input of an earlier run after `steps` steps. Call it before the first
-        `next`.
+    def resume(
+        self, examples: int, global_batch: int, skipped_by_shard: Sequence[int] = ()
+    ) -> bool:
+        """Continues the input of earlier runs after `examples` training examples of all shards, in
+        steps of `global_batch` examples. Call it before the first `next`.
 
+        If several shards share a global batch, `examples` is rounded up to whole batches.
         `skipped_by_shard` is the number of records skipped up to then, for each shard. It is
         ignored if the number of shards differs. Returns whether the input can continue; otherwise
         `next` starts with the first batch of the data.

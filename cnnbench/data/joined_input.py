@@ -104,9 +104,12 @@ class JoinedWorkerInput(InputSource):
             count for source in self._sources for count in source.skipped_records_by_shard(steps)
         ]
 
-    def resume(self, steps: int, skipped_by_shard: Sequence[int] = ()) -> bool:
+    def resume(
+        self, examples: int, global_batch: int, skipped_by_shard: Sequence[int] = ()
+    ) -> bool:
         """See `InputSource.resume`."""
-        resumed = [source.resume(steps, skipped_by_shard) for source in self._sources]
+        given = examples, global_batch, skipped_by_shard
+        resumed = [source.resume(*given) for source in self._sources]
         return all(resumed)
 
     def restart(self) -> None:

@@ -87,11 +87,17 @@ class PipelineInput(InputSource):
         here = self._pipeline.count_skipped_records(steps * self._examples_per_step)
         return [self._passed_over_before + here]
 
-    def resume(self, steps: int, skipped_by_shard: Sequence[int] = ()) -> bool:
+    def resume(
+        self, examples: int, global_batch: int, skipped_by_shard: Sequence[int] = ()
+    ) -> bool:
         """See `InputSource.resume`."""
         if len(skipped_by_shard) == self.spec.num_shards:
             self._passed_over_before = skipped_by_shard[self.spec.shard_index]
-        self._pipeline.delivered = steps * self._examples_per_step
+        share = self._examples_per_step
+        steps, rest = divmod(examples, global_batch)
+        # The positions of a shard are counted in whole global batches (`positions_of`).
+        rest = rest if share == global_batch else share * bool(rest)
+        self._pipeline.delivered = steps * share + rest
         self._pipeline.start = self._pipeline.delivered + self._passed_over_before
         return self._pipeline.resumable
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cnnbench.base.steady_state import MIN_STEPS
@@ -87,6 +87,8 @@ class RunLength:
       eval_examples: examples of one evaluation, without padding.
       eval_steps: global steps after which the training pauses for an evaluation.
       target: metric that ends the training; None if no metric does.
+      extra_examples: how many examples more the steps before a restored checkpoint trained on than
+        the same number of steps with `global_batch`; negative if there were fewer.
     """
 
     batch_per_device: int
@@ -100,6 +102,7 @@ class RunLength:
     eval_examples: int
     eval_steps: frozenset[int]
     target: Target | None
+    extra_examples: int = 0
 
     @classmethod
     def resolved(
@@ -152,15 +155,55 @@ class RunLength:
         """Number of steps of the whole training from global step 0, including warm-up steps."""
         return self.warm_up.least + self.batches
 
-    def check_steps_left(self, train_dir: str, done: int) -> None:
-        """Raises FlagError if a checkpoint has more steps (`done`) than --num_batches."""
+    @property
+    def extra_steps(self) -> int:
+        """`extra_examples` in steps of `global_batch`, rounded down. Schedules per epoch add it to
+        the global step.
+        """
+        return self.extra_examples // self.global_batch
+
+    def examples_after(self, global_step: int) -> int:
+        """Number of examples that the first `global_step` steps train on, of all runs together."""
+        return global_step * self.global_batch + self.extra_examples
+
+    def resumed(self, flags: Params, global_step: int, examples: int) -> RunLength:
+        """Returns the length of a training that continues from a checkpoint.
+
+        Lengths and evaluation points in epochs count examples, so earlier runs may have had other
+        batch sizes and numbers of devices. Those in steps count global steps.
+
+        Args:
+          examples: number of training examples of the first `global_step` steps.
+        """
+        extra = examples - global_step * self.global_batch
+        if not extra:
+            return self
+        batches, together = self.batches, flags.steps_per_execution
+        if flags.num_epochs:
+            left = _examples_until(flags.num_epochs, self.train_examples) - examples
+            batches = global_step + round_up_steps(-(-left // self.global_batch), together)
+        epochs = (batches * self.global_batch + extra) / self.train_examples
+        points = _eval_steps(flags, batches, epochs, self.train_examples, self.global_batch, extra)
+        return replace(
+            self,
+            batches=batches,
+            epochs=epochs,
+            eval_steps=frozenset(round_up_steps(step, together) for step in points),
+            extra_examples=extra,
+        )
+
+    def check_steps_left(self, flags: Params, done: int) -> None:
+        """Raises FlagError if the checkpoint in --train_dir has more steps (`done`) than a run."""
         # A checkpoint's step number includes warm-up steps, because they train the network, too.
-        if done - self.batches > self.warm_up.most:
-            reason = (
-                f"the checkpoint in --train_dir={train_dir} is at step {done} already; ask for "
-                "more batches or for another directory"
-            )
-            raise FlagError("num_batches", self.batches, reason)
+        if done - self.batches <= self.warm_up.most:
+            return
+        place = f"the checkpoint in --train_dir={flags.train_dir} is at"
+        if flags.num_epochs:
+            epochs = number(self.examples_after(done) / self.train_examples)
+            reason = f"{place} epoch {epochs} already; ask for more epochs or for another directory"
+            raise FlagError("num_epochs", flags.num_epochs, reason)
+        reason = f"{place} step {done} already; ask for more batches or for another directory"
+        raise FlagError("num_batches", self.batches, reason)
 
 
 def round_up_steps(steps: int, together: int) -> int:
@@ -280,14 +323,28 @@ def count_evaluated_examples(batches: int, global_batch: int, examples: int, sha
     return passes * examples + sum(min(rest * of_shard, share) for share in shares)
 
 
-def _step_at_epoch(flag: str, epoch: float, global_batch: int, examples: int) -> int:
-    """Returns the smallest number of steps that read at least `epoch` epochs of images."""
-    steps = max(1, math.ceil(int(epoch * examples) / global_batch))
+def _examples_until(epoch: float, examples: int) -> int:
+    return max(1, int(epoch * examples))
+
+
+def _step_at_epoch(
+    flag: str, epoch: float, global_batch: int, examples: int, extra: int = 0
+) -> int:
+    """Returns the smallest number of steps that read at least `epoch` epochs of images.
+
+    `extra` is `RunLength.extra_examples`.
+    """
+    steps = max(1, math.ceil((_examples_until(epoch, examples) - extra) / global_batch))
     return _checked_steps(flag, epoch, steps, global_batch, examples)
 
 
 def _eval_steps(
-    params: Params, batches: int, epochs: float, examples: int, global_batch: int
+    params: Params,
+    batches: int,
+    epochs: float,
+    examples: int,
+    global_batch: int,
+    extra: int = 0,
 ) -> frozenset[int]:
     """Returns the global steps, before the last, after which training pauses for an evaluation.
 
@@ -295,6 +352,7 @@ def _eval_steps(
       params: contains at most one of the four eval_during_training flags.
       batches, epochs: length of the training.
       examples: images in one epoch.
+      extra: see `RunLength.extra_examples`.
 
     Raises:
       FlagError: evaluations would come more often than steps, or too many of them.
@@ -310,12 +368,13 @@ def _eval_steps(
             raise FlagError(flag, period, reason)
         _refuse_too_many(flag, period, epochs / period)
         points = [(i + 1) * period for i in range(math.ceil(epochs / period))]
-        steps = {_step_at_epoch(flag, e, global_batch, examples) for e in points if e < epochs}
+        points = [epoch for epoch in points if epoch < epochs]
+        steps = {_step_at_epoch(flag, epoch, global_batch, examples, extra) for epoch in points}
     else:
         flag = "eval_during_training_at_specified_epochs"
         steps = set(params.eval_during_training_at_specified_steps)
         for epoch in params.eval_during_training_at_specified_epochs:
-            steps.add(_step_at_epoch(flag, epoch, global_batch, examples))
+            steps.add(_step_at_epoch(flag, epoch, global_batch, examples, extra))
     # Every run ends with an evaluation anyway, so the last step is left out here.
     return frozenset(step for step in steps if step < batches)
 

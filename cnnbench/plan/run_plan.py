@@ -81,12 +81,16 @@ class RunPlan(RunFacts):
 
     @cached_property
     def rates(self) -> LearningRates:
-        """The learning rate of every step; 0 in evaluations of checkpoints."""
+        """The learning rate of every global step; 0 in evaluations of checkpoints."""
         if self.work is WorkKind.EVALUATION:
             return LearningRates(lambda step: 0.0)
         length, defaults = self.length, self.network.model.learning_rate
-        sizes = length.global_batch, length.train_examples, length.training_steps
-        return make_rates(self.params, defaults, *sizes)
+        extra = length.extra_steps
+        sizes = length.global_batch, length.train_examples, length.training_steps + extra
+        rates = make_rates(self.params, defaults, *sizes)
+        if not extra:
+            return rates
+        return rates._replace(schedule=lambda step: rates.schedule(step + extra))
 
     @cached_property
     def input(self) -> InputPlan:
@@ -156,6 +160,18 @@ class RunPlan(RunFacts):
         resolved = vars(self).keys() - {field.name for field in fields(self)}
         vars(changed).update({name: vars(self)[name] for name in resolved})
         return changed
+
+    def resumed(self, global_step: int, examples: int) -> RunPlan:
+        """Returns the plan of a training that continues from a checkpoint, whose `global_step`
+        steps trained on so many examples. See `RunLength.resumed`.
+        """
+        length = self.length.resumed(self.params, global_step, examples)
+        if length is self.length:
+            return self
+        resumed = self.with_changes()
+        del vars(resumed)["rates"]
+        vars(resumed)["length"] = length
+        return resumed
 
     @property
     def process_flags(self) -> Params:

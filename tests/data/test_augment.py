@@ -36,7 +36,8 @@ def read(spec, steps, done=0):
     """Images, classes, classes of the others and own shares of so many steps; by step and tower."""
     with make_input(spec, ["CPU:0"] * spec.num_devices) as source:
         if done:
-            assert source.resume(done)
+            batch = spec.process_batch_size * spec.num_shards
+            assert source.resume(done * batch, batch)
         batches = [batch for _ in range(steps) for batch in source.next()]
     arrays = []
     for batch in batches:
@@ -159,7 +160,7 @@ def test_a_global_batch_is_the_same_for_any_number_of_towers_and_processes(spec)
 
 def test_skipped_records_do_not_shift_the_shares_of_a_resumed_run(spec):
     with make_input(dataclasses.replace(spec, **BOTH), ["CPU:0"]) as source:
-        assert source.resume(3, [2])
+        assert source.resume(12, 4, [2])
         assert (source._pipeline.start, source._pipeline.delivered) == (14, 12)
 
 

@@ -253,7 +253,7 @@ def test_an_input_without_files_has_nothing_to_count():
     assert (source.stages(), source.seconds_waiting_by_shard()) == ([], {})
     assert (source.skipped().count, source.skipped_records_by_shard(3)) == (0, [])
     assert source.of_workers == source.sources_to_time() == (source,)
-    assert source.resume(3)
+    assert source.resume(12, 4)
     assert source.get_tower_batch(1, ["first", "second"]) == "second"
 
 

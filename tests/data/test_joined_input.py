@@ -60,8 +60,8 @@ class Source(InputSource):
     def skipped_records_by_shard(self, steps):
         return [10 * self.number + steps]
 
-    def resume(self, steps, skipped_by_shard=()):
-        self.events.append((steps, skipped_by_shard))
+    def resume(self, examples, global_batch, skipped_by_shard=()):
+        self.events.append((examples, global_batch, skipped_by_shard))
         return self.number == 0
 
     def restart(self):
@@ -101,11 +101,11 @@ def test_the_whole_asks_and_tells_all(sources):
     assert joined.seconds_waiting_by_shard() == {0: 0.5, 1: 1.5}
     assert joined.skipped() == SkippedRecords(count=5, first=("record 0", "record 1"))
     assert joined.skipped_records_by_shard(3) == [3, 13]
-    assert joined.resume(4, (1, 2)) is False
+    assert joined.resume(16, 4, (1, 2)) is False
     joined.restart()
     joined.close()
-    assert [source.events for source in sources] == [[(4, (1, 2)), "restart", "close"]] * 2
-    assert JoinedWorkerInput(sources[:1]).resume(4) is True
+    assert [source.events for source in sources] == [[(16, 4, (1, 2)), "restart", "close"]] * 2
+    assert JoinedWorkerInput(sources[:1]).resume(16, 4) is True
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def read(spec, steps, shards=1, towers=1, done=0, first=0):
     for own in layout(spec, shards, towers)[first:]:
         with make_input(own, ["CPU:0"] * towers) as source:
             if done:
-                assert source.resume(done)
+                assert source.resume(done * GLOBAL_BATCH, GLOBAL_BATCH)
             of_shards.append([source.next() for _ in range(steps)])
     arrays = []
     for of_step in zip(*of_shards, strict=True):
@@ -180,7 +180,8 @@ def test_records_go_on_where_they_were_left(numbers, options):
 
     def steps(count, done=0):
         with make_input(spec, ["CPU:0"]) as source:
-            source.resume(done)
+            batch = 2 * spec.num_shards
+            source.resume(done * batch, batch)
             return [source.next() for _ in range(count)]
 
     per_epoch = 10 // spec.num_shards
@@ -215,7 +216,7 @@ def test_records_go_on_where_they_were_left_though_some_are_skipped(flawed, opti
     def steps(count, done=0, passed_over=()):
         shards = [dataclasses.replace(spec, shard_index=i) for i in range(spec.num_shards)]
         with JoinedWorkerInput([make_input(shard, ["CPU:0"]) for shard in shards]) as source:
-            assert source.resume(done, passed_over)
+            assert source.resume(done * 2 * len(shards), 2 * len(shards), passed_over)
             read = [
                 [batch.labels.numpy().tolist() for batch in source.next()] for _ in range(count)
             ]
@@ -293,7 +294,7 @@ def test_no_file_is_opened_for_epochs_behind(numbers, monkeypatch):
 
 def test_closed_and_begun_anew_it_goes_on_from_the_same_place(numbers):
     with make_input(dataclasses.replace(numbers, batch_per_device=4), ["CPU:0"]) as source:
-        source.resume(12)
+        source.resume(48, 4)
         first = source.next()[0].labels.numpy()
         source.close()
         np.testing.assert_array_equal(source.next()[0].labels, first)

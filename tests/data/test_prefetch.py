@@ -117,12 +117,25 @@ def test_a_resumed_input_goes_on_behind_what_was_read_and_skipped(cpu_devices, s
     shard = {"num_shards": 2, "shard_index": 1, "passes": 3}
     numbers = source(cpu_devices[:2], make=make, **shard)  # 12 examples in a step
     assert numbers.skipped_records_by_shard(4) == [24]
-    assert not numbers.resume(3, skipped)
+    # In the global batches of two shards; a part of one counts as a whole one.
+    assert not numbers.resume(3 * 24 - 5, 24, skipped)
     assert (made[0].start, made[0].delivered) == (36 + before, 36)
     assert numbers.skipped_records_by_shard(4) == [24 + before]
     made[0].resumable = True
-    assert numbers.resume(0)
+    assert numbers.resume(0, 24)
     assert (made[0].start, made[0].delivered) == (before, 0)
+
+
+def test_a_single_process_goes_on_in_the_middle_of_a_batch(cpu_devices):
+    made = []
+
+    def make(spec, **of):
+        made.append(Skipping(spec, **of))
+        return made[0]
+
+    numbers = source(cpu_devices[:2], make=make)
+    numbers.resume(41, numbers.spec.process_batch_size)
+    assert made[0].delivered == 41
 
 
 def test_steps_and_the_time_that_they_wait_are_counted(cpu_devices):

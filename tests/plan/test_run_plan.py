@@ -433,10 +433,11 @@ def test_a_warm_up_is_checked_at_growing_distances(length, steps):
 
 
 def test_a_checkpoint_may_have_the_steps_of_the_training_and_its_warm_up():
-    length = make_plan(Params(model="lenet", num_batches=7, num_warmup_batches=3)).length
-    length.check_steps_left("d", 10)
+    flags = Params(model="lenet", num_batches=7, num_warmup_batches=3, train_dir="d")
+    length = make_plan(flags).length
+    length.check_steps_left(flags, 10)
     with pytest.raises(FlagError, match=r"^--num_batches=7: .*--train_dir=d is at step 11"):
-        length.check_steps_left("d", 11)
+        length.check_steps_left(flags, 11)
 
 
 DISTRIBUTED = {"variable_update": "distributed_all_reduce", "device": "cpu"}

@@ -45,6 +45,8 @@ class RestoredState(NamedTuple):
 
     Attributes:
       examples: number of training examples of all steps before `global_step`.
+      counts_examples: whether the checkpoint contains `examples`. If not, `examples` assumes the
+        global batch of this run.
       notices: lines for the user, about state that the checkpoint does not contain.
       passed_over: number of skipped records in these steps, see
         `InputSource.skipped_records_by_shard`.
@@ -56,6 +58,7 @@ class RestoredState(NamedTuple):
     notices: tuple[str, ...]
     passed_over: tuple[int, ...] = ()
     warning: str = ""
+    counts_examples: bool = True
 
 
 @dataclass(eq=False, repr=False)
@@ -185,13 +188,16 @@ class Checkpoints:
             reset_averages(self.manager, self.slots)
         self._first_step = global_step = int(self._global_step.numpy())
         by_this_batch = global_step * self.global_batch
-        # Checkpoints of earlier versions of cnnbench do not contain the number of examples, so it
-        # is estimated.
-        examples = by_this_batch
-        if stored.has_keys([EXAMPLES]):
-            examples = int(stored.read_tensor(EXAMPLES))
+        # Checkpoints of tf_cnn_benchmarks do not contain the number of examples.
+        counts_examples = stored.has_keys([EXAMPLES])
+        examples = int(stored.read_tensor(EXAMPLES)) if counts_examples else by_this_batch
         self._examples_offset = examples - by_this_batch
         notices = list(self._optimizer_notices(path, stored, before, has_slots))
+        if not counts_examples and self.optimizer_name:
+            notices.append(
+                f"{path} does not contain the number of examples it was trained on: the learning "
+                f"rate assumes {self.global_batch} examples in each of its {global_step} steps"
+            )
         if not has_averages:
             notices.append(f"{path} has no moving averages; they start from its weights")
         if not has_scale:
@@ -200,8 +206,9 @@ class Checkpoints:
         if nonfinite:
             first = name_of(nonfinite)
             warning = f"{path} has values that are not finite, first in {first}"
+        skipped = stored.read_skipped_records()
         return RestoredState(
-            global_step, examples, tuple(notices), stored.read_skipped_records(), warning
+            global_step, examples, tuple(notices), skipped, warning, counts_examples
         )
 
     def _optimizer_notices(

@@ -95,13 +95,16 @@ def prepare_folders(plan: RunPlan) -> None:
 def check_steps_left(plan: RunPlan, folder: str) -> None:
     """Raises FlagError if the newest checkpoint in `folder` has more steps than --num_batches.
 
-    Does not load TensorFlow.
+    Does not load TensorFlow, so it cannot read how many examples the steps trained on, which
+    --num_epochs counts: `cnnbench.run.driver.restore` checks --num_epochs.
     """
+    if plan.params.num_epochs:
+        return
     # If the folder cannot be read, the error is reported later, when the checkpoint is restored.
     with contextlib.suppress(BenchmarkError):
         path = checkpoints.find_latest_checkpoint(folder)
         if path is not None:
-            plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
+            plan.length.check_steps_left(plan.params, int(path.rpartition("-")[2]))
 
 
 def output_files(plan: RunPlan) -> Iterator[OutputFile]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cnnbench.data.dataset import InputSource
-from cnnbench.errors import BenchmarkError
+from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.plan import RunPlan
 from cnnbench.plan.length import round_up_steps
 from cnnbench.records import checkpoints
@@ -29,6 +29,8 @@ def begin(run: RunContext, work: ForwardWork) -> tuple[int, int]:
     global_step, examples, steps, *passed_over = broadcast_from_chief(
         work, restored.global_step, restored.examples, steps, *restored.passed_over
     )
+    if run.plan.work.trains:
+        run.plan = run.plan.resumed(global_step, examples)
     for step in (work.step, *work.workers.values()):
         step.resume(global_step)
     if run.plan.work.trains and examples and not work.inputs.synthetic:
@@ -62,15 +64,32 @@ def restore_or_initialize(run: RunContext, work: ForwardWork) -> tuple[RestoredS
         return restored, plan.length.batches
     for state in _unsaved_state(plan):
         messages.notice(f"the training continues differently: {state}")
+    if not restored.counts_examples:
+        _refuse_lengths_in_epochs(plan, path)
     # --num_batches also counts the steps before the checkpoint, as in tf_cnn_benchmarks.
-    steps = plan.length.batches - restored.global_step
-    plan.length.check_steps_left(folder, restored.global_step)
+    length = plan.resumed(restored.global_step, restored.examples).length
+    steps = length.batches - restored.global_step
+    length.check_steps_left(plan.params, restored.global_step)
     if steps < 1:
+        flag = "num_epochs" if plan.params.num_epochs else "num_batches"
         messages.notice(
             "no training steps remain; only the last evaluation and files follow. To continue the "
-            "training, increase --num_batches"
+            f"training, increase --{flag}"
         )
     return restored, round_up_steps(max(0, steps), plan.params.steps_per_execution)
+
+
+def _refuse_lengths_in_epochs(plan: RunPlan, path: str) -> None:
+    """Raises FlagError if a length in epochs was given, but the checkpoint has no examples."""
+    in_steps = {
+        "num_epochs": "num_batches",
+        "eval_during_training_every_n_epochs": "eval_during_training_every_n_steps",
+        "eval_during_training_at_specified_epochs": "eval_during_training_at_specified_steps",
+    }
+    for flag, instead in in_steps.items():
+        if value := getattr(plan.given, flag):
+            why = f"{path} does not contain the number of examples it was trained on"
+            raise FlagError(flag, value, f"{why}; use --{instead}, which counts steps")
 
 
 def _restore_backbone(run: RunContext, work: ForwardWork) -> None:
@@ -142,8 +161,7 @@ def resume_input(
     # The number of examples that each asynchronous worker has used is unknown; equal numbers are
     # assumed.
     workers = plan.place.job.num_workers if plan.place.asynchronous else 1
-    together = plan.length.global_batch * workers
-    if inputs.resume(-(-examples // together), passed_over):
+    if inputs.resume(examples, plan.length.global_batch * workers, passed_over):
         # Skipping examples takes time, so a notice explains why the first batch arrives late.
         notice = f"the input continues after the {examples} examples trained on"
     else:

@@ -305,7 +305,7 @@ def _requested_observers(run: RunContext, work: NetworkWork) -> Iterator[Observe
         about = describe_run(parameters, facts, test_id, record)
         yield BenchmarkLog(flags.benchmark_log_dir, about)
     if flags.ml_perf_compliance_logging and plan.work.trains:
-        yield MLPerfLog(plan, run.messages.write_unprefixed, config)
+        yield MLPerfLog(run, run.messages.write_unprefixed, config)
     for make in OBSERVERS.values():
         if (made := make(flags)) is not None:
             yield made

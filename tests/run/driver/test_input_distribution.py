@@ -81,7 +81,8 @@ def batches(files, **flags):
     built = build(files, **flags)
     steps = [built.inputs.next() for _ in range(4)]
     built.inputs.close()
-    assert built.inputs.resume(3)
+    batch = sum(len(own.features) for own in steps[0])
+    assert built.inputs.resume(3 * batch, batch)
     for batch, before in zip(built.inputs.next(), steps[3], strict=True):
         np.testing.assert_array_equal(batch.features, before.features)
     built.close()

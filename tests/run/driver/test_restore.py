@@ -14,23 +14,19 @@ from cnnbench.run.driver.work import EvaluationWork, ForwardWork
 
 
 @pytest.mark.parametrize(
-    ("asynchronous", "examples", "steps"),
-    [
-        (False, 40, 10),
-        (False, 41, 11),  # of runs with other batches: no example twice
-        (True, 40, 4),  # ten updates by three workers
-    ],
+    ("asynchronous", "together"),
+    [(False, 4), (True, 12)],  # ten updates by three workers
 )
-def test_an_input_goes_on_behind_the_examples_of_earlier_runs(asynchronous, examples, steps):
+def test_an_input_goes_on_behind_the_examples_of_earlier_runs(asynchronous, together):
     place = SimpleNamespace(asynchronous=asynchronous, job=SimpleNamespace(num_workers=3))
     plan = SimpleNamespace(length=SimpleNamespace(global_batch=4), place=place)
     asked: list[object] = []
     inputs = SimpleNamespace(resume=lambda *given: asked.append(given) or True)
     told: list[str] = []
     run = SimpleNamespace(plan=plan, messages=SimpleNamespace(notice=told.append))
-    resume_input(run, inputs, examples, (3,))
-    assert asked == [(steps, (3,))]
-    assert told == [f"the input continues after the {examples} examples trained on"]
+    resume_input(run, inputs, 41, (3,))
+    assert asked == [(41, together, (3,))]
+    assert told == ["the input continues after the 41 examples trained on"]
 
 
 def test_every_worker_gets_the_numbers_that_the_chief_has_restored():
@@ -56,10 +52,12 @@ class Start:
     def __init__(self, monkeypatch, found=None, trains=True, synthetic=False, state=None, **of):
         self.events, self.told = [], []
         params = {"train_dir": None, "steps_per_execution": 1, "backbone_model_path": None}
-        params["staged_vars"] = False
+        params |= {"staged_vars": False, "num_epochs": None}
         params |= {name: value for name, value in of.items() if name in params}
         length = SimpleNamespace(
-            batches=50, global_batch=4, check_steps_left=lambda *left: self.events.append(left)
+            batches=50,
+            global_batch=4,
+            check_steps_left=lambda flags, done: self.events.append(("left", done)),
         )
         job = SimpleNamespace(
             is_chief=of.get("chief", True), num_towers=of.get("towers", 1), num_workers=1
@@ -76,6 +74,7 @@ class Start:
             ),
             network=SimpleNamespace(model=SimpleNamespace(backbone="resnet")),
         )
+        plan.resumed = lambda step, examples: plan
         self.run = SimpleNamespace(
             plan=plan,
             console=SimpleNamespace(lines=lambda *lines: None),
@@ -107,8 +106,8 @@ class Start:
         )
         self.result = begin(self.run, work)
 
-    def resume(self, batches, passed_over):
-        self.events.append(("input", batches, [*passed_over]))
+    def resume(self, examples, global_batch, passed_over):
+        self.events.append(("input", examples, global_batch, [*passed_over]))
         return True
 
 
@@ -129,9 +128,9 @@ def test_a_resumed_training_makes_the_steps_that_are_left(monkeypatch):
     start = Start(monkeypatch, "there/ckpt-20", train_dir="there", state=STATE)
     assert start.result == (20, 30)
     assert start.events == [
-        *("made", ("deleted", "there"), ("there", 20)),
+        *("made", ("deleted", "there"), ("left", 20)),
         *[("at", 20)] * 3,
-        *(("input", 21, [0, 3]), "devices"),
+        *(("input", 81, 4, [0, 3]), "devices"),
     ]
     resumed, notice, goes_on = start.told
     assert "there/ckpt-20" in resumed

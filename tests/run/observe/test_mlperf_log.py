@@ -6,6 +6,7 @@ Tests cnnbench/run/driver/observers/mlperf_log.py.
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -41,7 +42,7 @@ def planned(**flags):
     """The lines so far of a run that is planned and not made, and its log."""
     params = Params(device="cpu", ml_perf_compliance_logging=True, **flags)
     plan, lines = make_plan(params), []
-    return lines, MLPerfLog(plan, lines.append, plan.to_json())
+    return lines, MLPerfLog(SimpleNamespace(plan=plan), lines.append, plan.to_json())
 
 
 def values_of(lines):

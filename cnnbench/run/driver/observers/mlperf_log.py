@@ -15,7 +15,9 @@ from typing import Any
 
 from cnnbench.data.coco import CROP_TRIES
 from cnnbench.plan import RunPlan
+from cnnbench.plan.length import RunLength
 from cnnbench.records.run import Evaluation
+from cnnbench.run.driver.context import RunContext
 from cnnbench.run.driver.observers.observer import Observer
 
 _POINT, _START, _END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
@@ -28,14 +30,16 @@ class MLPerfLog(Observer):
     """Logs a training for MLPerf: its settings, the blocks between evaluations, and its end.
 
     Args:
+      run: the run, whose plan changes when a checkpoint is restored.
       write: writes a line.
       config: the flags in the record. Flags with other values than the defaults are logged.
     """
 
     def __init__(
-        self, plan: RunPlan, write: Callable[[str], None], config: Mapping[str, Any]
+        self, run: RunContext, write: Callable[[str], None], config: Mapping[str, Any]
     ) -> None:
-        self._plan, self._target, model = plan, plan.length.target, plan.network.model
+        plan = run.plan
+        self._run, self._target, model = run, plan.length.target, plan.network.model
         names = (*model.host_metric_names, *model.metric_names)
         # MLPerf's log has only one accuracy; this chooses the metric that is logged.
         if plan.length.target is not None:
@@ -69,8 +73,8 @@ class MLPerfLog(Observer):
         self._log_event(_END, "init_stop", None)
         self._log_event(_START, "run_start", None)
         self._started = True
-        last = global_step + self._plan.length.warm_up.least + steps
-        evaluations = sorted(s for s in self._plan.length.eval_steps if global_step < s < last)
+        last = global_step + self._length.warm_up.least + steps
+        evaluations = sorted(s for s in self._length.eval_steps if global_step < s < last)
         edges = [global_step, *evaluations, last]
         self._lengths = iter([end - begin for begin, end in itertools.pairwise(edges)])
         self.training_resumes_after_evaluation(global_step)
@@ -95,11 +99,12 @@ class MLPerfLog(Observer):
         length = next(self._lengths, 0)
         if not length:
             return
-        self._block = self._epochs_of_steps(global_step)
+        position = self._epoch_and_samples(global_step)
+        self._block = position["epoch_num"]
         block = {
             "first_epoch_num": self._block,
-            "epoch_count": self._epochs_of_steps(length),
-            "samples_count": global_step * self._plan.length.global_batch,
+            "epoch_count": length * self._length.global_batch / self._length.train_examples,
+            "samples_count": position["samples_count"],
         }
         self._log_event(_START, "block_start", None, **block)
 
@@ -115,12 +120,13 @@ class MLPerfLog(Observer):
             status = "success" if done else "aborted"
             self._log_event(_END, "run_stop", None, status=status)
 
-    def _epochs_of_steps(self, steps: int) -> float:
-        return steps * self._plan.length.global_batch / self._plan.length.train_examples
+    @property
+    def _length(self) -> RunLength:
+        return self._run.plan.length
 
     def _epoch_and_samples(self, global_step: int) -> dict[str, float]:
-        samples = global_step * self._plan.length.global_batch
-        return {"epoch_num": self._epochs_of_steps(global_step), "samples_count": samples}
+        samples = self._length.examples_after(global_step)
+        return {"epoch_num": samples / self._length.train_examples, "samples_count": samples}
 
     def _log_block_end(self) -> None:
         if self._block is not None:
