@@ -44,6 +44,7 @@ _SECONDS = 120.0
 _ANSWER_SECONDS = 60.0
 
 _MODULES = {
+    "conv_gradients": ("run/runtime/convolutions.py",),
     "launch": ("campaigns/launch.py", "campaigns/launch/tasks.py", "launch/tasks.py"),
     "profile_json": ("records/profiles.py", "records/step_profile.py"),
     "turns": ("run/runtime/turns.py", "runtime/turns.py"),
@@ -155,17 +156,22 @@ def supports(side: AbSide, feature: str) -> bool:
     return done.returncode == 0
 
 
+def package_versions(side: AbSide) -> Mapping[str, object]:
+    """The versions of Python, cnnbench, TensorFlow, Keras and NumPy that A or B runs, by the names
+    of records. Empty if the interpreter does not report them.
+    """
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
+        said = run_code(side, _VERSIONS, use_own_cnnbench=False, timeout=_ANSWER_SECONDS)
+        return dict(json.loads(said.stdout))
+    return {}
+
+
 def identity_of(side: AbSide) -> ConfigurationIdentity:
     """The flags, interpreter and environment variables of A or B, which `--resume` must not
     change.
     """
     shown = {name: text for name, text in side.variables.items() if may_record_variable(name)}
-    # Stays empty if the interpreter does not report the versions of its packages.
-    packages: Mapping[str, object] = {}
-    if side.python is not None:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
-            said = run_code(side, _VERSIONS, use_own_cnnbench=False, timeout=_ANSWER_SECONDS)
-            packages = dict(json.loads(said.stdout))
+    packages = {} if side.python is None else package_versions(side)
     identity = identity_values(
         side.resolved.identity or side.given_flags,
         flags=side.flags,

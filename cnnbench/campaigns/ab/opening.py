@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cnnbench.base.terminal import ChildProcessReporter, print_notice
-from cnnbench.campaigns.ab.asking import resolve_flags, supports
+from cnnbench.campaigns.ab.asking import package_versions, resolve_flags, supports
 from cnnbench.campaigns.ab.experiment import SIDES
 from cnnbench.campaigns.ab.shared_code import refuse_shared_code
 from cnnbench.campaigns.ab.side import RESERVED, AbSide, refuse_flags
@@ -41,6 +41,7 @@ def opened_sides(
                 reason = f"the cnnbench of side {name} has no launch, or cannot be started"
                 raise FlagError("workers", side.layout.workers, reason)
             placed.append(side)
+        placed = _measuring_own_kernels(placed, reporter)
         a = b = resolve_flags(placed[0], "A")
         if placed[1] != placed[0]:
             b = resolve_flags(placed[1], "B")
@@ -58,6 +59,49 @@ def opened_sides(
         both = {"a": a, "b": b}
         refuse_shared_code(both)
         yield both
+
+
+_NO_GRADIENTS = ("forward_only", "eval", "input_only")
+
+
+def _measuring_own_kernels(sides: Sequence[AbSide], reporter: ChildProcessReporter) -> list[AbSide]:
+    """Returns A and B, with --conv_gradients=library if they have different versions of TensorFlow.
+
+    Otherwise, both might compute gradients by cnnbench's own algorithms, and a change of
+    TensorFlow's gradients would not be seen. A value other than auto is kept.
+    """
+    paths = [
+        (side.python, {n: text for n, text in side.variables.items() if n.startswith("PYTHON")})
+        for side in sides
+    ]
+    if paths[0] == paths[1]:
+        return [*sides]
+    versions = [_tensorflow_of(side) for side in sides]
+    if None in versions or versions[0] == versions[1]:
+        return [*sides]
+    placed = []
+    for side in sides:
+        given = side.given_flags
+        computes = all(given.get(name, "false").lower() == "false" for name in _NO_GRADIENTS)
+        is_auto = given.get("conv_gradients", "auto").lower() == "auto"
+        if computes and is_auto and supports(side, "conv_gradients"):
+            side = side.with_added_flags({"conv_gradients": "library"})
+        placed.append(side)
+    if placed != [*sides]:
+        both = " and ".join(filter(None, versions))
+        reporter.notice(
+            f"A and B have different versions of TensorFlow ({both}): --conv_gradients=auto means "
+            "library, so that the gradients of each TensorFlow are measured"
+        )
+    return placed
+
+
+def _tensorflow_of(side: AbSide) -> str | None:
+    """Package and version of the TensorFlow that A or B runs; None if unknown."""
+    versions = package_versions(side)
+    if versions.get("tensorflow_version") is None:
+        return None
+    return f"{versions.get('tensorflow_package')} {versions['tensorflow_version']}"
 
 
 def _equal_sides_text(a: AbSide, b: AbSide) -> str:
