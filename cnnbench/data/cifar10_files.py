@@ -84,6 +84,27 @@ def _matching_files(folder: Path, subset: str) -> list[Path]:
     return [path for form, _, path in sorted(numbered) if form == chosen]
 
 
+_PUBLISHED_FILES = 5
+_PUBLISHED_RECORDS = 10_000
+
+
+def missing_files(files: Sequence[Path]) -> list[str]:
+    """Returns the names of missing training files, as the numbers of the other files say.
+
+    After the last number, files are missing only if the others have the sizes of the published
+    ones, since other data sets may have fewer files.
+    """
+    matches = [match for path in files if (match := _NAMES["train"].fullmatch(path.name))]
+    if not matches:
+        return []
+    numbers, form = {int(match[1]) for match in matches}, matches[0][2] or ""
+    last = max(numbers)
+    with contextlib.suppress(DataError):
+        if last < _PUBLISHED_FILES and {*map(count_records, files)} == {_PUBLISHED_RECORDS}:
+            last = _PUBLISHED_FILES
+    return [f"data_batch_{n}{form}" for n in range(1, last + 1) if n not in numbers]
+
+
 def read_cifar10_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
     """Reads images, uint8 [n, 32, 32, 3], and labels, int32 [n]. DataError names the bad record."""
     flat, labels = _parse_file(path)
@@ -110,7 +131,9 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Reads every image. A file with a defect is reported as a whole. See `Dataset.check`."""
-    findings, tally = Findings(), ImageTally()
+    missing = [files[0].parent / name for name in missing_files(files)]
+    findings = Findings(defects=[f"{path}: this file is missing" for path in missing])
+    tally = ImageTally()
     for path in files:
         try:
             _, labels = read_cifar10_file(path, num_classes)

@@ -65,6 +65,11 @@ class ImageTally:
         self._bytes += facts.stored_bytes
         self._boxes += facts.boxes
 
+    @property
+    def labels(self) -> Collection[int]:
+        """The labels that occur."""
+        return self._labels.keys()
+
     def lines(self) -> list[str]:
         """Formats the statistics as lines of text; empty if no record was added."""
         if not self._labels:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -274,6 +274,12 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     tally = ImageTally()
     findings = check_records(files, lambda record: validate_record(record, num_classes), tally.add)
     findings.details = tally.lines()
+    labels = tally.labels
+    if labels and num_classes == IMAGENET.num_classes and min(labels) == 0:
+        about = "label 0 is the background, the classes of ImageNet begin with 1"
+        unused = num_classes - 1
+        numbered = f"; no record has label {unused}" if max(labels) < unused else ""
+        findings.details.append(f"notice: {about}{numbered}. Are the labels numbered from 0?")
     return findings
 
 
@@ -453,8 +459,9 @@ def write_imagenet(images: ImageFolder, out: Path, shards: Mapping[str, int]) ->
     """Writes the images as TFRecord files ``<subset>-*-of-*``, and the names of the classes as
     ``labels.txt``; see `folder.write_dataset_files`.
 
-    RGB JPEGs are stored unchanged. PNGs, and grey or CMYK JPEGs, are converted to RGB JPEGs with
-    quality 100. Returns the number of re-encoded images.
+    Upright RGB JPEGs are stored unchanged. PNGs, grey or CMYK JPEGs, and JPEGs that their EXIF
+    orientation turns, are converted to RGB JPEGs with quality 100. Returns the number of
+    re-encoded images.
     """
     if len(images.classes) > _MAX_CLASSES:
         raise UsageError(f"{len(images.classes)} classes, but at most {_MAX_CLASSES} are possible")
@@ -464,7 +471,7 @@ def write_imagenet(images: ImageFolder, out: Path, shards: Mapping[str, int]) ->
             (file, partial(serialize, label=c.label, name=file.name, synset=c.name, text=c.text))
             for file, c in files
         ]
-        return write_images(path, made)
+        return write_images(path, made, upright=True)
 
     # In labels.txt, the line number (from 0) is the label.
     lines = ["background"]
@@ -475,14 +482,18 @@ def write_imagenet(images: ImageFolder, out: Path, shards: Mapping[str, int]) ->
 
 
 def write_images(
-    path: Path, files: Sequence[tuple[Path, Callable[[bytes, int, int], bytes]]]
+    path: Path,
+    files: Sequence[tuple[Path, Callable[[bytes, int, int], bytes]]],
+    *,
+    upright: bool = False,
 ) -> int:
     """Writes images as one file of records. Returns the number of images that were re-encoded.
 
     `files` are pairs of an image file and a function that creates a record from the JPEG, height
-    and width of the image.
+    and width of the image. `upright` is as in `read_as_rgb_jpeg`.
     """
     count = 0
+    read = partial(read_as_rgb_jpeg, upright=upright)
     with (
         folder.converting_write_errors(path, tf.errors.OpError),
         ThreadPoolExecutor(os.cpu_count()) as pool,
@@ -492,16 +503,58 @@ def write_images(
         # they are written.
         for begin in range(0, len(files), _CHUNK):
             part = files[begin : begin + _CHUNK]
-            images = pool.map(read_as_rgb_jpeg, (source for source, _ in part))
+            images = pool.map(read, (source for source, _ in part))
             for (_, record), (jpeg, height, width, reencoded) in zip(part, images, strict=True):
                 count += reencoded
                 writer.write(record(jpeg, height, width))
     return count
 
 
-def read_as_rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
+_EXIF = b"Exif\0\0"
+_ORIENTATION = 0x0112
+_UPRIGHT: dict[int, Callable[[Any], Any]] = {
+    2: lambda image: image[:, ::-1],
+    3: lambda image: image[::-1, ::-1],
+    4: lambda image: image[::-1],
+    5: lambda image: image.swapaxes(0, 1),
+    6: lambda image: image.swapaxes(0, 1)[:, ::-1],
+    7: lambda image: image.swapaxes(0, 1)[::-1, ::-1],
+    8: lambda image: image.swapaxes(0, 1)[::-1],
+}
+"""Functions that turn a stored image, [height, width, channels], upright, by EXIF orientation."""
+
+
+def exif_orientation(jpeg: bytes) -> int:
+    """Reads how a camera was held, from 1 (upright) to 8 (EXIF 2.3, tag 274); 1 if unknown."""
+    place = 2
+    while place + 4 <= len(jpeg) and jpeg[place] == 0xFF and jpeg[place + 1] != 0xDA:
+        length = int.from_bytes(jpeg[place + 2 : place + 4], "big")
+        segment = jpeg[place + 4 : place + 2 + length]
+        if jpeg[place + 1] == 0xE1 and segment.startswith(_EXIF):
+            return _orientation_in_tiff(segment[len(_EXIF) :])
+        place += 2 + length
+    return 1
+
+
+def _orientation_in_tiff(tiff: bytes) -> int:
+    order: Literal["little", "big"] = "little" if tiff.startswith(b"II") else "big"
+
+    def number(place: int, size: int) -> int:
+        return int.from_bytes(tiff[place : place + size], order)
+
+    entries = number(4, 4)
+    for entry in range(number(entries, 2)):
+        place = entries + 2 + 12 * entry
+        if number(place, 2) == _ORIENTATION:
+            value = number(place + 8, 2)
+            return value if value in _UPRIGHT else 1
+    return 1
+
+
+def read_as_rgb_jpeg(path: Path, *, upright: bool = False) -> tuple[bytes, int, int, bool]:
     """Reads a JPEG or PNG file (detected by its content) and converts it to an RGB JPEG without
-    alpha channel.
+    alpha channel. With `upright`, JPEGs are turned as their EXIF orientation says, which TensorFlow
+    ignores.
 
     Returns the JPEG, its height and width, and whether it was re-encoded.
     """
@@ -515,9 +568,12 @@ def read_as_rgb_jpeg(path: Path) -> tuple[bytes, int, int, bool]:
             if is_jpeg:
                 shape = tf.io.extract_jpeg_shape(content)
                 check_image_size(shape)
-                keep = int(shape[2]) == 3
+                turned = _UPRIGHT.get(exif_orientation(content)) if upright else None
+                keep = int(shape[2]) == 3 and turned is None
                 method = "" if keep else "INTEGER_ACCURATE"
                 image = tf.io.decode_jpeg(content, channels=3, dct_method=method)
+                if turned is not None:
+                    image = tf.constant(turned(image.numpy()))
             else:
                 keep = False
                 image = tf.io.decode_png(content, channels=3)

@@ -91,6 +91,7 @@ CIFAR10 = register_dataset(
         files="data_batch_* and test_batch",
         find=_import_on_call("cifar10_files.find_files"),
         count=_import_on_call("cifar10_files.count_examples"),
+        missing=_import_on_call("cifar10_files.missing_files"),
         open=_import_on_call("in_memory.Cifar10Pipeline"),
         augments=True,
         check=_import_on_call("cifar10_files.check_files"),

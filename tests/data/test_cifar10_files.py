@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from data_sets import noise, write_cifar10
 
-from cnnbench.data import CIFAR10
+from cnnbench.data import CIFAR10, cifar10_files
 from cnnbench.data.cifar10_files import find_files, read_cifar10_file
 from cnnbench.data.dataset import detect_dataset
 from cnnbench.errors import DataError, FlagError
@@ -101,3 +101,31 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         read_cifar10_file(tmp_path / "data_batch_1", 11)
     with pytest.raises(FlagError, match="there is no such directory"):
         find_files(str(tmp_path / "file" / "inner"), "train")
+
+
+@pytest.mark.parametrize("form", ["python", "binary"])
+@pytest.mark.parametrize(
+    ("lost", "records", "missing"),
+    [
+        (None, 4, []),
+        (4, 4, [4]),
+        (5, 4, []),  # other data sets may have fewer files
+        (5, 10_000, [5]),
+        (1, 10_000, [1]),
+    ],
+)
+def test_lost_training_files_are_named(tmp_path, form, lost, records, missing, monkeypatch):
+    images = np.zeros((20, 32, 32, 3), np.uint8)
+    paths = write_cifar10(tmp_path, images, np.arange(20) % 10, form=form)
+    write_cifar10(tmp_path, images, np.arange(20) % 10, subset="validation", form=form)
+    monkeypatch.setattr(cifar10_files, "count_records", lambda path: records)
+    names = {n: path.name for n, path in enumerate(paths, 1)}
+    if lost:
+        paths[lost - 1].unlink()
+    files = CIFAR10.find(str(tmp_path), "train")
+    assert CIFAR10.missing(files) == [names[n] for n in missing]
+    assert CIFAR10.missing(CIFAR10.find(str(tmp_path), "validation")) == []
+    defects = CIFAR10.check(files, 11).defects
+    assert defects == [f"{tmp_path / names[n]}: this file is missing" for n in missing]
+    notices = CIFAR10.file_notices("train", str(tmp_path))
+    assert [names[missing[0]] in line for line in notices] == [True] * len(missing)

@@ -21,7 +21,12 @@ from cnnbench.data import IMAGENET, imagenet, make_input
 from cnnbench.data import imagenet as module
 from cnnbench.data.dataset import detect_dataset
 from cnnbench.data.folder import ImageClass, ImageFolder, find_images
-from cnnbench.data.imagenet import ENCODED, read_as_rgb_jpeg, write_imagenet
+from cnnbench.data.imagenet import (
+    ENCODED,
+    exif_orientation,
+    read_as_rgb_jpeg,
+    write_imagenet,
+)
 from cnnbench.data.tfrecord import find_files
 from cnnbench.errors import DataError, FlagError, UsageError
 
@@ -91,6 +96,33 @@ def test_images_of_any_kind_become_rgb_jpegs(photos, tmp_path, name):
     assert np.abs(back.astype(int) - expected).mean() < 6
 
 
+@pytest.mark.parametrize("orientation", range(10))
+def test_photographs_are_turned_as_their_cameras_were_held(photos, tmp_path, orientation):
+    from PIL import Image, ImageOps
+
+    path, written = tmp_path / "photo.jpg", Image.fromarray(photos["china"][100:180, 200:300])
+    exif = Image.Exif()
+    exif[274] = orientation
+    exif[271] = "a maker"
+    written.save(path, exif=exif, quality=95)
+    upright = np.asarray(ImageOps.exif_transpose(Image.open(path)))
+    made, *size, reencoded = read_as_rgb_jpeg(path, upright=True)
+    assert size == [*upright.shape[:2]]
+    assert reencoded == (2 <= orientation <= 8)
+    assert np.abs(tf.io.decode_jpeg(made).numpy().astype(int) - upright).mean() < 6
+    assert exif_orientation(made) in (1, orientation if not reencoded else 1)
+    # Boxes of COCO belong to the stored pixels.
+    assert read_as_rgb_jpeg(path) == (path.read_bytes(), 80, 100, False)
+
+
+def test_orientations_that_cannot_be_read_are_upright():
+    header = b"\xff\xd8\xff\xe1\x00\x10Exif\0\0"
+    for jpeg in (b"", b"\xff\xd8", header, header + b"II*\0\xff\xff\xff\xff", ARITHMETIC):
+        assert exif_orientation(jpeg) == 1
+    little = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0"
+    assert exif_orientation(b"\xff\xd8\xff\xe1\x00\x1eExif\0\0" + little) == 6
+
+
 # Made by cjpeg -arithmetic of libjpeg-turbo 2.1.5:
 # 8 x 16 pixels, red on the left, green on the right.
 ARITHMETIC = base64.b64decode(
@@ -114,6 +146,21 @@ def test_jpegs_with_arithmetic_coding_are_kept_read_and_checked(tmp_path, cpu_de
         spec = SMALL["imagenet"].spec(tmp_path, subset, fuse_decode_and_crop=fused)
         with make_input(spec, cpu_devices[:1]) as source:
             assert source.next()[0].labels.numpy().tolist() == [1]
+
+
+def test_labels_from_0_are_named(tmp_path):
+    path = tmp_path / "train-00000-of-00001"
+    details = {}
+    for labels in ((0, 999), (1, 1000), (0, 1000)):
+        records = [imagenet.serialize(ARITHMETIC, 8, 16, n, "a", "a", "a") for n in labels]
+        write_records(path, records)
+        findings = IMAGENET.check([path], 1001)
+        assert not findings.defects
+        details[labels] = [line for line in findings.details if "background" in line]
+    assert details[1, 1000] == []
+    assert "no record has label 1000" in details[0, 999][0]
+    assert "no record" not in details[0, 1000][0]
+    assert not any("background" in line for line in IMAGENET.check([path], 1002).details)
 
 
 def folder_of(*paths):
@@ -185,9 +232,9 @@ def test_what_is_being_written_does_not_look_like_a_data_set(photo, tmp_path, mo
     """A process that is killed cleans nothing up."""
     seen = []
 
-    def look(path):
+    def look(path, **options):
         seen.append([found for s in ("train", "validation") for found in tmp_path.glob(f"{s}-*")])
-        return read_as_rgb_jpeg(path)
+        return read_as_rgb_jpeg(path, **options)
 
     monkeypatch.setattr(module, "read_as_rgb_jpeg", look)
     write_imagenet(folder_of(photo, photo), tmp_path, {"train": 2, "validation": 1})

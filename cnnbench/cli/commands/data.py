@@ -30,8 +30,8 @@ Usage: cnnbench data make-imagenet DIR OUT [FLAGS]
 
 make-imagenet turns DIR/CLASS/*.jpg|jpeg|png, or DIR/train/CLASS/* and DIR/validation/CLASS/*,
 into TFRecord files in OUT with the keys of ImageNet, and writes labels.txt. Classes are numbered
-from 1 in order of their folders' names; 0 is the background. PNGs, and grey or CMYK JPEGs, become
-RGB JPEGs of quality 100.
+from 1 in order of their folders' names; 0 is the background. PNGs, grey or CMYK JPEGs, and
+photographs that their EXIF orientation turns, become upright RGB JPEGs of quality 100.
 
 make-coco turns SOURCE/annotations/instances_train2017.json and instances_val2017.json (or another
 year) with the images in SOURCE/train2017 and SOURCE/val2017 into TFRecord files, and writes
