@@ -279,7 +279,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
         about = "label 0 is the background, the classes of ImageNet begin with 1"
         unused = num_classes - 1
         numbered = f"; no record has label {unused}" if max(labels) < unused else ""
-        findings.details.append(f"notice: {about}{numbered}. Are the labels numbered from 0?")
+        findings.details.append(f"{about}{numbered}. Are the labels numbered from 0?")
     return findings
 
 

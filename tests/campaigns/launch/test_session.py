@@ -84,7 +84,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
         monkeypatch.setattr(module, "stop_children", stop)
         monkeypatch.setattr(module.sys.stdout, "fileno", lambda: 1, raising=False)
         lines: list[str] = []
-        place = SimpleNamespace(tolerates_loss_of=lambda task, state: task.job in spared)
+        place = SimpleNamespace(tolerates_loss_of=lambda task, ended: task.job in spared)
         made_up: Any = SimpleNamespace(params=SimpleNamespace(device="cpu"), place=place)
         command: Any = SimpleNamespace(
             task_command_line=lambda job, towers: (str(job.task), towers)

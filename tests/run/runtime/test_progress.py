@@ -81,13 +81,6 @@ def test_waits_for_others_have_no_limit():
     assert found(detector, 0, 1e9) == [(0, False), (1e9, False)]
 
 
-def test_a_suspension_is_no_time_without_progress():
-    detector = StallDetector(Reported(steps=1), 10)
-    assert found(detector, 0) == [(0, False)]
-    detector.exclude_suspension(7)
-    assert found(detector, 17, 18) == [(10, False), (11, True)]
-
-
 def test_progress_travels_as_a_list():
     progress = ProcessProgress("worker:1", 12, "step 12", STEP, 40, 2.5, True)
     assert ProcessProgress.from_json(list(progress)) == progress
